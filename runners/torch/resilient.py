@@ -105,7 +105,7 @@ from .plane import Plane, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
 from .rendezvous import SupersededError, connect, in_thread
-from .resume import take_sums
+from .resume import SumTaker
 from .task import Task
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
@@ -336,7 +336,6 @@ class ResilientWorker:
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
         self._plane: Plane | None = None
         self._progress: dict[int, IterationProgress] = {}  # of the iterations that are not known to be committed
-        self._running: Iteration | None = None  # the last one that was begun
         self._iteration: Iteration | None = None  # the last one whose gradients are reduced
         self._evaluated: int | None = None  # the iteration before which something was evaluated last
 
@@ -546,21 +545,22 @@ class ResilientWorker:
             sums = held.checksums()
         elif copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
-        ended = self._take_sums(epoch, rank, before, held) if epoch.rest is not None else {}
+        ended = self._take_sums(epoch, rank, held) if epoch.rest is not None else {}
         self._held = held
         self._rank = self._by_plan = self._rank_in(self._program(epoch.plan), rank, self._plane)
         if (rest := self._program_of_rest(epoch)) is not None:
             self._rank = replace(self._rank_in(rest, rank, self._plane), transfers=None)
         return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())), tuple(sorted(ended.items())))
 
-    def _take_sums(self, epoch: Epoch, rank: int, before: HeldStage | None, held: HeldStage) -> dict[int, str]:
+    def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
         """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""
         assert epoch.rest is not None and self._plane is not None
         progress = self._progress.setdefault(epoch.iteration, self._begin(epoch.iteration))
         places = {seat.place: number for number, seat in enumerate(epoch.seats)}
         sources = {places[one.source] for one in epoch.rest.copies if places[one.target] == rank}
         waits = partial(self._activity.be, "joining", "copies", sources)
-        return take_sums(epoch.rest, plan_of(epoch.plan), rank, self._plane.direct, before, held, progress, waits)
+        taker = SumTaker(epoch.rest, plan_of(epoch.plan), rank, self._plane.direct, waits)
+        return taker.take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
         first, stop = self._held.layers_range
@@ -576,6 +576,7 @@ class ResilientWorker:
             self._task.paced,
             self._task.seed,
             true_slowdown=self._task.worker().slowdown or 1.0,
+            like_at=lambda boundary: like(self._boundaries[boundary], self._held.device),
             before=self._injection.before,
             executing=self._execute,
             before_sums=self._tell_losses,
@@ -600,10 +601,7 @@ class ResilientWorker:
     def _standing(self, regroup: Regroup) -> Standing:
         """What there is of an iteration under way; what is not told of is dropped."""
         layers, progress = self._rules.layers, self._progress.get(regroup.iteration)
-        evaluation = self._task.evaluation
-        # An evaluation takes place before the iteration again, and leaves nothing of it.
-        is_evaluated = evaluation is not None and evaluation.is_due_before(regroup.iteration)
-        if progress is None or layers is None or is_evaluated or self._task.log_memory_bytes == 0:
+        if progress is None or layers is None or self._task.log_memory_bytes == 0:
             self._drop_progress()
             return Standing(self._task.name, layers)
         return progress.standing(self._task.name, self._held, trained_together(self._ties))
@@ -621,10 +619,10 @@ class ResilientWorker:
         if not self._progress:
             self._held.reset()
 
-    def _tell_losses(self) -> None:
+    def _tell_losses(self, iteration: Iteration) -> None:
         """Before an iteration's first sum: what is in the sums outlives this worker, and so shall the losses."""
-        epoch, iteration = self._rules.epoch, self._running
-        assert epoch is not None and iteration is not None
+        epoch = self._rules.epoch
+        assert epoch is not None
         if losses := told(iteration.losses):
             self._link.send(LossesTold(epoch.epoch, iteration.number, losses))
 
@@ -640,8 +638,7 @@ class ResilientWorker:
         """The losses of held-out micro-batches before an iteration, and how long that took."""
         assert self._task.evaluation is not None
         begun_s = self._now_s()
-        self._go_by_plan()
-        losses = evaluate(self._rank, self._task.evaluation, number)
+        losses = evaluate(self._by_plan, self._task.evaluation, number)
         self._evaluated = number
         return told(losses), self._now_s() - begun_s
 
@@ -661,7 +658,7 @@ class ResilientWorker:
             batch.prefetch(number + 1, self._by_plan.reads)
         self._forget_until(self._rules.committed)
         progress = self._progress.setdefault(number, self._begin(number))
-        iteration = self._running = Iteration(rank, number, batch(number), progress)
+        iteration = Iteration(rank, number, batch(number), progress)
         iteration.reduce()
         self._activity.be("computing", "vote")
         losses, squares = told(iteration.losses), self._held.squared_norms(self._by_plan.first_held)
@@ -673,7 +670,7 @@ class ResilientWorker:
         learning_rate = self._held.learning_rate_after(self._rules.taken)
         return Vote(
             *(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate),
-            ledger=progress.ledger() if is_rest else None,
+            ledger=iteration.ledger if is_rest else None,
         )
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
