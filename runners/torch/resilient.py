@@ -489,9 +489,12 @@ class ResilientWorker:
         # What the device holds is the limit of the plan that the job began with: that of a later one may count on the
         # host's memory.
         limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
-        worker = program.workers[rank]
-        waiting = hosted(tuple(worker.operations()), program.plan.stage_of(worker), limit_bytes)
-        held.adapt(splits_backward(program.instructions[rank]), waiting)
+        plan, worker = program.plan, program.workers[rank]
+        waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
+        held.adapt(
+            splits_backward(program.instructions[rank]),
+            {plan.microbatch_offset(pipeline) + number for pipeline, number in waiting},
+        )
 
     def _layers_for(self, stage: Layers, epoch: Epoch) -> Sequence[nn.Module]:
         """The layers with room for a stage; values are made anew only where nobody has any."""
