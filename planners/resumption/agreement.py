@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
-from ...schemas.resumption import SumCopy
-from .crew import Crew, each, joined
+from ...schemas.resumption import SumCopy, layer_runs
+from .crew import Crew, each
 
 Tie = tuple[int, ...]
 
@@ -44,7 +44,7 @@ def agree(crew: Crew) -> Agreement:
             if tie.is_sealed:
                 tie_holder.setdefault(tie.layers, number)
     sealed = sealed_with_ties(set(holder), ties, set(tie_holder))
-    return Agreement(joined(sorted(sealed)), tuple(_copies(crew, sealed, ties, holder, tie_holder)))
+    return Agreement(layer_runs(sealed), tuple(_copies(crew, sealed, ties, holder, tie_holder)))
 
 
 def ties_of(crew: Crew) -> tuple[Tie, ...]:
@@ -88,7 +88,7 @@ def _copies(
                 lacking.setdefault(tie_holder[tie], ([], []))[1].append(tie)
         for source, (layers, lacking_ties) in sorted(lacking.items()):
             # Ties go with the first of the ranges; of nothing but ties the range is empty.
-            ranges = joined(layers) or ((min(held), min(held)),)
+            ranges = layer_runs(layers) or ((min(held), min(held)),)
             for at, one in enumerate(ranges):
                 with_it = tuple(lacking_ties) if at == 0 else ()
                 found.append(SumCopy(crew.names[source], crew.names[number], one, with_it))

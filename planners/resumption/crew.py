@@ -91,17 +91,6 @@ def _splits(order: str, standing: Standing) -> bool:
     return kinds[0] if is_new and kinds[0] != kinds[1] else standing.splits
 
 
-def joined(layers: Sequence[int]) -> tuple[Layers, ...]:
-    """Ranges of layers from single ones in ascending order, neighbours joined."""
-    found: list[Layers] = []
-    for layer in layers:
-        if found and found[-1][1] == layer:
-            found[-1] = found[-1][0], layer + 1
-        else:
-            found.append((layer, layer + 1))
-    return tuple(found)
-
-
 def each(ranges: Sequence[Layers]) -> Iterator[int]:
     """The single layers of ranges."""
     return (layer for first, stop in ranges for layer in range(first, stop))

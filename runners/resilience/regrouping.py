@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ...schemas.check_standing import check_standing
 from ...schemas.conditions import Conditions
+from ...schemas.documents import parse_document
 from ...schemas.errors import RtkError
 from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
@@ -21,7 +22,7 @@ from .events import PlanRest, RestPlanned
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
 
 Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
-Question = tuple[Plan, Places, tuple[Standing, ...], Conditions]
+Question = tuple[str, Places, tuple[Standing, ...], Conditions]  # a plan, as canonical JSON, first
 
 ANEW = RestPlanned(0.0, 0, None)  # there is nothing to be kept
 
@@ -123,7 +124,8 @@ class Inventory:
             return None
         self._count += 1
         self._questions[question] = self._count
-        plan, seats, standings, conditions = question
+        text, seats, standings, conditions = question
+        plan = parse_document(text.encode(), Plan, "the plan")
         return PlanRest(self._count, plan, seats, self.message.iteration, standings, conditions)
 
     def answer(self, question: Question) -> RestPlanned | None:

@@ -849,7 +849,7 @@ class CoordinatorRules:
         following = parse_document(plan.encode(), Plan, "the plan")
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
         standings = self._inventory.standings(crew, {name: member.holds for name, member in self.members.items()})
-        question = (following, places, standings, self._circumstances.now)
+        question = (plan, places, standings, self._circumstances.now)
         left = self._inventory.answer(question)
         if left is None:
             asked = self._inventory.ask(question)

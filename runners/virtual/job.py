@@ -104,7 +104,7 @@ from .cluster import (
     pause,
     slow_links,
 )
-from .partial_work import NOTHING, PartialWork, worked
+from .partial_work import NOTHING, MessageLog, PartialWork, worked
 
 # The acts of a story (job.py): epochs, the tries at their iterations, and when what happened in one of them.
 #
@@ -124,6 +124,7 @@ class IterationAttempt:
         execution: what was done.
         broken_s: by link, when it breaks, counted from the start.
         before: what each rank had of the iteration at the start.
+        log: what it keeps of messages.
         cuts_s: when each rank left it, on the story's clock; infinite where it did not.
     """
 
@@ -134,6 +135,7 @@ class IterationAttempt:
     execution: Execution
     broken_s: Cuts
     before: tuple[PartialWork, ...]
+    log: MessageLog
     cuts_s: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,9 +155,9 @@ class IterationAttempt:
                 if start_s < stop_s:
                     yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
 
-    def work(self, rank: int, until_s: float = math.inf) -> PartialWork:
-        """What a rank has of the iteration at a moment of the story's clock, if it goes on until then."""
-        return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s)
+    def work(self, rank: int, until_s: float = math.inf, called_s: float = math.inf) -> PartialWork:
+        """What a rank has of the iteration if it leaves it then, being told to at a time before (`worked`)."""
+        return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s, called_s, self.log)
 
     def under_way_s(self, rank: int, now_s: float) -> float:
         """When a rank ends the operation that it is in; now, where it is in none."""
@@ -256,6 +258,7 @@ class SwitchCosts:
         plan_s: what making a plan takes, in s, and planning what is left; plans made before are there at once.
         state_bytes: of each layer, what must be sent to who lacks it; none: nothing.
         gradient_bytes: of each layer, the sum over its gradients, which who lacks it is sent where it has ended.
+        output_bytes: of each layer, the message that it sends on; none: nobody knows.
         bandwidth_bytes_per_s: at which it is sent; None: at once.
     """
 
@@ -265,6 +268,7 @@ class SwitchCosts:
     plan_s: float = 0.0
     state_bytes: tuple[float, ...] = ()
     gradient_bytes: tuple[float, ...] = ()
+    output_bytes: tuple[float, ...] = ()
     bandwidth_bytes_per_s: float | None = None
 
     def copying_s(self, epoch: Epoch) -> float:
@@ -349,6 +353,7 @@ def simulate_story(
     monitor: Monitor | None = None,
     transport: Sending = "auto",
     resume: Resume | None = None,
+    log_memory_bytes: float | None = None,
 ) -> SimulatedRun:
     """Let a failure trace happen to a job on the virtual clock.
 
@@ -364,14 +369,21 @@ def simulate_story(
         transport: how messages are sent; auto: by delegates where the running plan knows of a delay, or the
             coordinator of a slow link, else directly.
         resume: plans what is left of an iteration in which workers were lost; None: it is done anew.
+        log_memory_bytes: for messages of an iteration that each worker keeps; None: all of them.
 
     Raises:
-        InvalidInputError: the trace does not fit the plan, or leaves the job waiting for a worker that is gone.
+        InvalidInputError: the trace does not fit the plan, or leaves the job waiting for a worker that is gone; or the
+            messages' sizes, which the costs say, are not known, and are limited.
     """
     check_trace(plan, trace)
     costs = costs or SwitchCosts()
+    if log_memory_bytes is not None and resume is not None and not costs.output_bytes:
+        raise InvalidInputError(
+            "nobody knows how large the messages are", where="--log-memory", fix="give the --profile, or 0 to keep none"
+        )
+    log = MessageLog(log_memory_bytes, costs.output_bytes)
     machines = VirtualMachines(plan, transport)
-    world = _World(plan, trace, iterations, replan, resume, costs, jitter, seed, monitor, machines)
+    world = _World(plan, trace, iterations, replan, resume, log, costs, jitter, seed, monitor, machines)
     world.play()
     return world.story()
 
@@ -386,13 +398,15 @@ class _World:
         iterations: int,
         replan: Replan,
         resume: Resume | None,
+        log: MessageLog,
         costs: SwitchCosts,
         jitter: float,
         seed: int,
         monitor: Monitor | None,
         machines: VirtualMachines,
     ) -> None:
-        self.plan, self.trace, self.replan, self.resume, self.costs = plan, trace, replan, resume, costs
+        self.plan, self.trace, self.replan, self.costs = plan, trace, replan, costs
+        self.resume, self.log = resume, log
         self.jitter, self.seed = jitter, seed
         self.monitor, self.machines = monitor, machines
         job = Job(plan, iterations, heartbeat_limit_s=costs.heartbeat_limit_s, newcomers=joins(trace))
@@ -601,8 +615,7 @@ class _World:
             if process not in actors:
                 process.work = NOTHING
         if epoch.epoch > 1:
-            is_told = self.regrouping is not None and self.regrouping.epoch == epoch.epoch
-            left_s = max(former.left_s.values(), default=0.0) if former is not None and is_told else free_s
+            left_s = max(former.left_s.values()) if former is not None and former.left_s else free_s
             meeting_s = left_s + self.costs.regroup_s
             free_s = max(free_s, meeting_s) + self.costs.copying_s(epoch)
         self._at(free_s, _BEGINS, lambda: self._be_ready(act))
@@ -625,7 +638,7 @@ class _World:
             run.cuts_s[rank] = act.left_s[rank]
         for run in under_way:
             if run.iteration == iteration:
-                return run.work(rank, act.left_s[rank])
+                return run.work(rank, act.left_s[rank], self.now_s)
         return act.actors[rank].work if act.message.iteration == iteration else NOTHING
 
     def _free_from_s(self, act: EpochState, rank: int) -> float:
@@ -712,14 +725,14 @@ class _World:
 
     def _expect_words(self, act: EpochState, run: IterationAttempt) -> None:
         """What workers are to say of an iteration while it is executed."""
-        for rank, reduced_s in enumerate(run.execution.reduced_s):
-            if math.isfinite(reduced_s):
-                self._at(run.start_s + reduced_s, _SAYS, partial(self._vote, act, run, rank))
         last = act.plan.templates[0].stages[-1].layers[1]
         for rank, ready_s in enumerate(run.execution.ready_s):
             has_losses = act.plan.stage_of(run.program.workers[rank]).layers[1] == last
             if self.resume is not None and has_losses and math.isfinite(ready_s):
                 self._at(run.start_s + ready_s, _SAYS, partial(self._tell_losses, act, run, rank))
+        for rank, reduced_s in enumerate(run.execution.reduced_s):
+            if math.isfinite(reduced_s):
+                self._at(run.start_s + reduced_s, _SAYS, partial(self._vote, act, run, rank))
         for pair, lost_s in run.execution.traffic.lost_s.items():
             link = run.staging.broken_hop(pair, run.broken_s)
             for rank, peer in (link, link[::-1]) if link is not None else ():
@@ -782,7 +795,7 @@ class _World:
             execution = self._execute(staging, pauses, broken_s, iteration)
         is_first = iteration == act.message.iteration
         before = tuple(actor.work if is_first else NOTHING for actor in act.actors)
-        return IterationAttempt(iteration, self.now_s, staging, act.actors, execution, broken_s, before)
+        return IterationAttempt(iteration, self.now_s, staging, act.actors, execution, broken_s, before, self.log)
 
     def _staging(self, act: EpochState, iteration: int) -> TimedProgram:
         """The epoch's program with what is slow, or broken, from the beginning of this iteration on."""

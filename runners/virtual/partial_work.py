@@ -3,7 +3,8 @@
 Real workers keep the tensors (runners/torch/progress.py); here it is known which they would be.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -86,8 +87,40 @@ class PartialWork:
 NOTHING = PartialWork()
 
 
+@dataclass(frozen=True)
+class MessageLog:
+    """How much of the messages of an iteration each worker keeps.
+
+    Attributes:
+        limit_bytes: the newest that fit into it; None: all.
+        output_bytes: of each layer, the size of a message behind it.
+    """
+
+    limit_bytes: float | None = None
+    output_bytes: Sequence[float] = ()
+
+    def newest(self, messages: Iterable[Kept]) -> tuple[Kept, ...]:
+        """Those that are kept of all that were sent or taken, in their order."""
+        kept = list(messages)
+        if self.limit_bytes is None:
+            return tuple(kept)
+        room_bytes = self.limit_bytes
+        for place in reversed(range(len(kept))):
+            room_bytes -= self.output_bytes[kept[place][1] - 1]
+            if room_bytes < 0:
+                return tuple(kept[place + 1 :])
+        return tuple(kept)
+
+
 def worked(
-    before: PartialWork, program: Program, execution: Execution, rank: int, start_s: float, until_s: float
+    before: PartialWork,
+    program: Program,
+    execution: Execution,
+    rank: int,
+    start_s: float = 0.0,
+    until_s: float = math.inf,
+    called_s: float = math.inf,
+    log: MessageLog = MessageLog(),
 ) -> PartialWork:
     """What a worker has once it has executed so much more.
 
@@ -97,7 +130,9 @@ def worked(
         execution: of the program.
         rank: the worker's.
         start_s: when it was begun.
-        until_s: until when, on the clock of the start; what ends at that moment is done.
+        until_s: until when, on the clock of the start; operations that end at that moment are done.
+        called_s: when it was told to leave; sums that have not ended by then never do.
+        log: what it keeps of messages.
     """
     work = _Work(before, program.plan, rank)
     computes = (one for one in program.instructions[rank] if isinstance(one, Compute))
@@ -106,9 +141,9 @@ def worked(
         if start_s + span.end_s <= until_s:
             work.run(one)
     for layers, end_s in execution.sums_s[rank]:
-        if start_s + end_s <= until_s:
+        if start_s + end_s <= called_s:
             work.sealed.update(range(*layers))
-    return work.so_far()
+    return replace(work.so_far(), messages=log.newest(work.messages))
 
 
 def _layers_of(runs: Iterable[Layers]) -> Iterator[int]:
@@ -128,7 +163,7 @@ class _Work:
         self._ledger = {layer: set(own) for layer, own in before.ledger.items()}
         self._halves: set[tuple[int, Layers]] = set()  # whose I is in the sums, and whose W is not
         self._stashes = dict(before.stashes)
-        self._messages = dict.fromkeys(before.messages)
+        self.messages = dict.fromkeys(before.messages)
         self._losses = set(before.losses)
         self.sealed = set(before.sealed)
 
@@ -153,7 +188,7 @@ class _Work:
     def _keep(self, kind: MessageKind, taken: int, made: int, number: int) -> None:
         for boundary in (taken, made):
             if boundary in self._boundaries:
-                self._messages[kind, boundary, number] = None
+                self.messages[kind, boundary, number] = None
 
     def _add(self, number: int, layers: Layers) -> None:
         self._stashes.pop(number, None)
@@ -164,7 +199,7 @@ class _Work:
             self._losses.add(number)
 
     def so_far(self) -> PartialWork:
-        """What has come of all that was run."""
+        """What has come of all that was run, but for messages."""
         # A part of a stage with its I in the sums is no stash, so that nothing of these layers can be gone on with.
         given_up = {*_layers_of(layers for _, layers in self._halves)}
         return PartialWork(
@@ -172,6 +207,5 @@ class _Work:
             ledger={layer: frozenset(own) for layer, own in self._ledger.items() if layer not in given_up},
             sealed=frozenset(self.sealed),
             stashes=dict(self._stashes),
-            messages=tuple(self._messages),
             losses=frozenset(self._losses),
         )
