@@ -278,7 +278,8 @@ class IterationProgress:
     def standing(self, worker: str, held: HeldStage, ties: Sequence[tuple[int, ...]] = ()) -> Standing:
         """What there is, after which no micro-batch is under way in a part of the stage.
 
-        Of one that was the I had run already, a part of its gradients is in the sums: they are given up for its layers.
+        Of one that was so after its I the W is run: a part of its gradients is in the sums, and a standing knows stashes
+        of whole stages only.
 
         Args:
             worker: its name.
@@ -288,7 +289,13 @@ class IterationProgress:
         sums, splits = self.sums, held.stage.is_split
         if sums is None:
             return Standing(worker, held.layers_range, splits, ties=tuple(SharedLayers(tie) for tie in ties))
-        stashes = self._whole_stashes(sums)
+        for (number, layers), (last, _) in list(self._under_way.items()):
+            if last == "I" and layers != held.layers_range:
+                held.stage.backward_weight((number, layers))
+                self.note("W", number, layers)
+        stashes = {
+            number: last for (number, layers), (last, _) in self._under_way.items() if layers == held.layers_range
+        }
         self.keep_stashes(stashes)
         return Standing(
             worker,
@@ -300,13 +307,3 @@ class IterationProgress:
             held_messages(self.log.keys()),
             tuple(SharedLayers(tie, tie in sums.ties) for tie in ties),
         )
-
-    def _whole_stashes(self, sums: StageSums) -> dict[int, Literal["F", "I"]]:
-        """What is under way in the whole stage, after what is half in the sums of a part of it was given up."""
-        whole = sums.held.layers_range
-        half = {layer for (_, layers), (last, _) in self._under_way.items() if last == "I" for layer in range(*layers)}
-        found = {number: last for (number, layers), (last, _) in self._under_way.items() if layers == whole}
-        if any(last == "I" and layers != whole for (_, layers), (last, _) in self._under_way.items()):
-            sums.give_up(half - sums.sealed)
-            found = {number: last for number, last in found.items() if last == "F"}
-        return found

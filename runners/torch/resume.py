@@ -105,8 +105,8 @@ class SumTaker:
 
 def _views(held: HeldStage, copy: SumCopy) -> list[torch.Tensor]:
     """What a copy is of, the same for both ends."""
-    shared = [view for tie in copy.ties for view in held.gradients.of_tie(tie)]
-    return [*held.gradients.of_layers(copy.layers), *shared]
+    own = held.gradients.of_layers(copy.layers) if copy.layers[0] < copy.layers[1] else []
+    return [*own, *(view for tie in copy.ties for view in held.gradients.of_tie(tie))]
 
 
 def _tag(copy: SumCopy, number: int) -> int:
