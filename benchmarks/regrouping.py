@@ -35,6 +35,8 @@ from typing import Any
 import torch
 
 from rtk.benchmarks.common import spread, write_result
+from rtk.runners.lifeline import LIFELINE, Lifeline, hold_lifeline
+from rtk.runners.torch.connections import Connections
 from rtk.runners.torch.gloo import GlooTransport
 from rtk.runners.torch.rendezvous import MeetingPlace, connect, in_thread, meet
 from rtk.runners.torch.transport import Transport
@@ -57,6 +59,7 @@ class Member:
         self.wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.lines = self.wire.makefile("r")
         self.place = MeetingPlace(SECRET)
+        self.connections = Connections(SECRET, "127.0.0.1")
         self.transport: Transport | None = None
         self.superseded: Future[None] = Future()
         self.heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -77,12 +80,17 @@ class Member:
 
     def hear(self) -> None:
         for line in self.lines:
-            self.at_s["told"] = time.monotonic()
-            self.superseded.set_result(None)
-            self.superseded = Future()
-            if self.transport is not None:
-                in_thread(self.transport.interrupt, "waking")
-            self.heard.put(json.loads(line))
+            order = json.loads(line)
+            if order["is_first"]:
+                self.at_s["told"] = time.monotonic()
+                self.superseded.set_result(None)
+                self.superseded = Future()
+                if self.transport is not None:
+                    in_thread(self.transport.interrupt, "waking")
+            if order["what"] == "epoch":
+                self.heard.put(order)
+            else:
+                self.connections.expect(order["epoch"], order["places"], order["members"].index(self.me))
         os._exit(0)
 
     def live_through(self, order: dict[str, Any]) -> None:
@@ -112,6 +120,8 @@ class Member:
 
     def reach(self, order: dict[str, Any], rank: int, groups: list[tuple[int, ...]]) -> Transport:
         places, number = order["places"], order["epoch"]
+        if self.way == "kept":
+            return self.connections.transport(number, places, rank, groups)
         return GlooTransport(meet(places[0], SECRET, number), rank, len(places), groups, hostname="127.0.0.1")
 
 
@@ -127,17 +137,22 @@ class Job:
     def __init__(self, way: str) -> None:
         self.way = way
         self.pids: list[int] = []
+        self.dead: queue.SimpleQueue[int] = queue.SimpleQueue()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             for me in range(SIZE):
-                sys.stdout.flush()
+                line = Lifeline()
                 if (pid := os.fork()) == 0:
                     port = listener.getsockname()[1]
                     listener.close()
                     try:
+                        os.environ[LIFELINE] = str(line.file)
+                        hold_lifeline()
                         torch.set_num_threads(1)
                         Member(me, way, port).run()
                     finally:
                         os._exit(1)
+                os.close(line.file)
+                line.watch(lambda: False, partial(self.dead.put, me))
                 self.pids.append(pid)
             wires = [listener.accept()[0] for _ in range(SIZE)]
         for wire in wires:
@@ -158,16 +173,21 @@ class Job:
     def kill(self, victim: int) -> dict[str, float]:
         """The parts, in s since the kill."""
         everybody = [*range(SIZE)]
-        self.tell(everybody, epoch=1)
+        self.tell(everybody, epoch=1, what="epoch", is_first=True)
         self.reports(everybody)
         time.sleep(SETTLED_S)
         left = [one for one in everybody if one != victim]
         killed_s = time.monotonic()
         os.kill(self.pids[victim], signal.SIGKILL)
-        self.lines[victim].read()
+        if self.way == "kept":
+            self.dead.get()
+        else:
+            self.lines[victim].read()
         at_s = {"seen": time.monotonic()}
+        if self.way == "kept":
+            self.tell(left, epoch=2, what="regroup", is_first=True)
         time.sleep(PLAN_S)
-        self.tell(left, epoch=2)
+        self.tell(left, epoch=2, what="epoch", is_first=self.way == "anew")
         reports = self.reports(left)
         at_s.update((part, max(one[part] for one in reports)) for part in PARTS[1:])
         return {part: at_s[part] - killed_s for part in PARTS}

@@ -50,6 +50,7 @@ class Mesh:
         places: the meeting places of those in it, by which they are known, in the order of their numbers.
         number: this process's.
         group: over gloo.
+        stores: of the first two meeting places, where those who are left may ask each other for it.
         sent: greetings that are on their way.
     """
 
@@ -58,6 +59,7 @@ class Mesh:
     places: tuple[str, ...]
     number: int
     group: Any
+    stores: dict[str, BoardStore] = field(default_factory=dict)
     sent: list[Any] = field(default_factory=list)
 
     def greet(self, occasion: int, places: Collection[str]) -> None:
@@ -190,10 +192,12 @@ class Connections:
     def _agree(self, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
         """Have a mesh of all these: the unused one, if they all have that, else a new one."""
         unused = self._unused if self._unused is not None and {*places} <= {*self._unused.places} else None
-        store = meet(places[0], self._secret, number)
-        if unused is None or not self._all_have(unused.name, store, occasion, rank, len(places)):
-            if unused is None:
-                store.set(f"{occasion}/said/{rank}", "")
+        store = unused.stores.pop(places[0], None) if unused is not None else None
+        if store is None:
+            store = meet(places[0], self._secret, number)
+        store.turn_to(number)
+        name = None if unused is None else unused.name
+        if not self._all_have(name, store, occasion, rank, len(places)) or unused is None:
             mesh = self._make(store, occasion, number, places, rank)
             self._keep(mesh)
             return mesh
@@ -204,11 +208,14 @@ class Connections:
         greeting.result()
         return unused
 
-    def _all_have(self, name: str, store: BoardStore, occasion: Occasion, rank: int, size: int) -> bool:
-        """Whether all others have the mesh of a name, too; all of them say so, or that they have none."""
+    def _all_have(self, name: str | None, store: BoardStore, occasion: Occasion, rank: int, size: int) -> bool:
+        """Whether all have the mesh of a name; each says what it has, and who has none need not wait to hear."""
         with peer_errors():
-            store.set(f"{occasion}/has {name}/{rank}", "")
+            if name is not None:
+                store.set(f"{occasion}/has {name}/{rank}", "")
             store.set(f"{occasion}/said/{rank}", "")
+            if name is None:
+                return False
             store.wait([f"{occasion}/said/{other}" for other in range(size)], self._limit)
             return store.check([f"{occasion}/has {name}/{other}" for other in range(size)])
 
@@ -216,7 +223,10 @@ class Connections:
         """Make the mesh beside an epoch, once its groups for sums are there, which are needed earlier."""
         transport.wait_until_connected()
         if not transport.is_interrupted:
-            self._keep(self._make(meet(places[0], self._secret, number), "beside", number, places, rank))
+            at = meetings(places, self._secret, number)
+            mesh = self._make(at(0), "beside", number, places, rank)
+            mesh.stores.update((places[other], at(other)) for other in range(2))
+            self._keep(mesh)
 
     def _make(self, store: BoardStore, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
         name = f"{occasion} {number}"
@@ -236,6 +246,7 @@ class Connections:
         if mesh is not None:
             end_groups([mesh.group], self._device.turning)
             mesh.sent.clear()
+            mesh.stores.clear()
 
     def _begin(self, make: Callable[[], Any]) -> "Future[Any]":
         begun = in_thread(make, "connecting")
