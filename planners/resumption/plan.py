@@ -63,7 +63,7 @@ def plan_rest(
     redo_s = plan.prediction.makespan_s if plan.prediction else evaluate(plan).makespan_s
     if found.makespan_s >= redo_s:
         raise InfeasibleError("to do all of the iteration again is as quick")
-    least_s = min(bound_s(costs, operations, left), found.makespan_s)
+    least_s = bound_s(crew, costs, left)
     gap = found.makespan_s / least_s - 1 if least_s > 0 else 0.0
     return Rest(
         iteration,
