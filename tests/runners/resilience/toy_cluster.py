@@ -366,10 +366,6 @@ class ToyCluster:
         worker.is_alive = False
         worker.outbox.append(None)
 
-    def lie(self, worker: ToyWorker) -> None:
-        """From now on it says to have more of an iteration than it has."""
-        worker.lies = True
-
     def leave(self, worker: ToyWorker) -> None:
         """It is asked to go."""
         self._say(worker, Leaving())
@@ -534,13 +530,8 @@ class ToyCluster:
                 for worker in self.workers:
                     if worker.connection == connection:
                         worker.inbox.append(message)
-            case MakePlan(number, plan, crew, conditions):
-                try:
-                    self.to_coordinator.append(planned(number, self.replan(plan, crew, conditions)))
-                except InfeasibleError as error:
-                    self.to_coordinator.append(planned(number, None, error.what))
-            case PlanRest():
-                self.to_coordinator.append(planned_rest(instruction, self.resume))
+            case MakePlan() | PlanRest():
+                self.to_coordinator.append(self._answer(instruction))
             case Wake():
                 self._set_timer(instruction)
             case Announce(what):
@@ -549,6 +540,14 @@ class ToyCluster:
                 self.finished = instruction
             case Drop():
                 pass
+
+    def _answer(self, question: MakePlan | PlanRest) -> Event:
+        if isinstance(question, PlanRest):
+            return planned_rest(question, self.resume)
+        try:
+            return planned(question.number, self.replan(question.plan, question.crew, question.conditions))
+        except InfeasibleError as error:
+            return planned(question.number, None, error.what)
 
     def _set_timer(self, wake: Wake) -> None:
         if wake.timer.startswith("stall"):
@@ -684,15 +683,8 @@ class ToyCluster:
                 assert worker.kept is not None
                 worker.state, worker.progress = worker.kept
                 worker.run = None
-            case TakeStep(iteration, can_be_undone, terms):
-                assert worker.state is not None
-                self._check_sums(worker, iteration)
-                if can_be_undone:
-                    assert worker.progress is not None
-                    worker.kept = copy_of(worker.state), worker.progress
-                worker.run = worker.progress = None
-                for steps in worker.state.values():
-                    steps.append(step_of(iteration, terms, self.training.clip_norm))
+            case TakeStep():
+                self._step(worker, action)
             case SavePart(_, iteration, layers):
                 is_held = worker.state is not None and set(range(*layers)) <= set(worker.state)
                 part = CheckpointFile(f"layers-{layers[0]}", layers, "0", 1.0)
@@ -701,6 +693,15 @@ class ToyCluster:
                 path = f"step-{publish.iteration}" if publish.parts else None
                 return Published(publish.iteration, path, None if path else "discarded")
         return None
+
+    def _step(self, worker: ToyWorker, step: TakeStep) -> None:
+        assert worker.state is not None and worker.progress is not None
+        self._check_sums(worker, step.iteration)
+        if step.can_be_undone:
+            worker.kept = copy_of(worker.state), worker.progress
+        worker.run = worker.progress = None
+        for steps in worker.state.values():
+            steps.append(step_of(step.iteration, step.terms, self.training.clip_norm))
 
     def _say(self, worker: ToyWorker, message: FromWorker) -> None:
         worker.unanswered.say(message)
