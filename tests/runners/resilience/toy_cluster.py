@@ -374,6 +374,11 @@ class ToyCluster:
         """Its training thread does nothing any more, and its process lives."""
         worker.hangs = how
 
+    def lose_patience(self, timer: str) -> None:
+        """The coordinator waits no longer for what others have."""
+        self.patience.remove(timer)
+        self._feed(Elapsed(self._tick(), timer))
+
     def go_on(self, worker: ToyWorker) -> None:
         """A training thread that hung does what it was told."""
         worker.hangs = None
@@ -429,7 +434,7 @@ class ToyCluster:
         """One random thing that can happen now happens; False when nothing can."""
         actions = self._actions()
         if self.finished is None and (not actions or self.rng.randrange(100) < RARE):
-            actions = [*actions, *self._rare_actions()]
+            actions = [*actions, *self._rare_actions(is_idle=not actions)]
         if not actions:
             return False
         kind, *rest = self.rng.choice(actions)
@@ -443,8 +448,7 @@ class ToyCluster:
             rest[0].rules.supersede()
             self._carry_on(rest[0])
         elif kind == "lose patience":
-            self.patience.remove(rest[0])
-            self._feed(Elapsed(self._tick(), rest[0]))
+            self.lose_patience(rest[0])
         elif kind == "complain":
             self.complain(*rest)
         elif kind == "watch":
@@ -470,10 +474,11 @@ class ToyCluster:
             actions.append(("event",))
         return actions
 
-    def _rare_actions(self) -> list[tuple[Any, ...]]:
+    def _rare_actions(self, is_idle: bool) -> list[tuple[Any, ...]]:
         """What takes so long that mostly nothing else can happen: somebody loses patience, or touch, or looks."""
         actions: list[tuple[Any, ...]] = [("watch",)] if self.watch is not None else []
-        actions += [("lose patience", timer) for timer in self.patience]
+        if is_idle or not self.timers_are_slow:
+            actions += [("lose patience", timer) for timer in self.patience]
         for worker in self.live() if any(worker.hangs for worker in self.live()) else ():
             if self._is_waiting(worker) and not worker.hangs:
                 actions.append(("complain", worker, None))
