@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...schemas.conditions import Conditions
-from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.errors import InfeasibleError
 from ...schemas.orders import Kind, Operation
 from ...schemas.plan import Place, Plan
 from ...schemas.resumption import (
