@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...schemas.conditions import Conditions
-from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.errors import InfeasibleError
 from ...schemas.orders import Kind, Operation
 from ...schemas.plan import Place, Plan
 from ...schemas.resumption import (
@@ -76,7 +76,11 @@ def plan_rest(
 
 
 def _workers(
-    crew: Crew, cuts: Sequence[int], given_up: Sequence[tuple[tuple[int, int], ...]], operations: Operations, found: Schedule
+    crew: Crew,
+    cuts: Sequence[int],
+    given_up: Sequence[tuple[tuple[int, int], ...]],
+    operations: Operations,
+    found: Schedule,
 ) -> tuple[RestWorker, ...]:
     units, origin = operations.units, _origins(crew.plan)
     rows = []
