@@ -77,7 +77,7 @@ def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
     return [*_in_vain(case, wiring), *_over_limit(case), *_wrong_prediction(case, times)]
 
 
-class _Step(NamedTuple):
+class _RestStep(NamedTuple):
     """An operation where it stands: the live worker's number, and the place in its order; its micro-batch's number."""
 
     spot: Spot
@@ -152,11 +152,11 @@ class _Case:
         return tuple(np.cumsum([0, *(pipeline.microbatches for pipeline in self.plan.pipelines)]).tolist())
 
     @cached_property
-    def steps(self) -> tuple[tuple[_Step, ...], ...]:
+    def steps(self) -> tuple[tuple[_RestStep, ...], ...]:
         """The operations of each live worker, of micro-batches that there are."""
         return tuple(
             tuple(
-                _Step((number, place), one, self.offsets[one.operation.pipeline] + one.operation.microbatch)
+                _RestStep((number, place), one, self.offsets[one.operation.pipeline] + one.operation.microbatch)
                 for place, one in enumerate(self.rest.operations(number, self.plan))
             )
             for number in range(len(self.live))
@@ -202,11 +202,11 @@ class _Case:
         token = print_rest_operation(self.steps[number][place].own, NOBODY, self.stages[number].layers)
         return f"{token} on worker {worker.name} (operation {place})"
 
-    def duration_s(self, step: _Step) -> float:
+    def duration_s(self, step: _RestStep) -> float:
         number = step.spot[0]
         return self.stages[number].duration_s(step.own.kind) * (self.live[number].slowdown or 1.0) * self.share(step)
 
-    def share(self, step: _Step) -> float:
+    def share(self, step: _RestStep) -> float:
         """What part of its worker's layers an operation computes."""
         (first, stop), own = step.own.layers, self.stages[step.spot[0]].layers
         return (stop - first) / (own[1] - own[0])
@@ -373,7 +373,7 @@ def _wrong_orders(case: _Case) -> Iterator[Violation]:
                 yield Violation(where, f"{case.name(spot)}: its gradients never get into the sums")
 
 
-def _misplaced(step: _Step, before: str | None, splits: bool) -> str | None:
+def _misplaced(step: _RestStep, before: str | None, splits: bool) -> str | None:
     """Why an operation cannot follow what was done last of its piece at its worker; None where it can."""
     kind = step.own.kind
     if kind == "F":
