@@ -61,12 +61,13 @@ def recoveries_of(timeline: Drawable) -> tuple[IterationRecovery, ...]:
 
 
 def _breaks(columns: TimelineColumns, iteration: int) -> list[float]:
-    """The times of the epochs in an iteration."""
+    """The times of the epochs that broke an iteration off: those that went on at it."""
     own = (columns.iteration == iteration) & columns.is_computed
-    if not own.any():
-        return []
-    start_s, end_s = columns.start_s[own].min(), columns.end_s[own].max()
-    return sorted(event.time_s for event in columns.events if event.kind == "epoch" and start_s < event.time_s < end_s)
+    earlier = (columns.iteration < iteration) & columns.is_computed
+    start_s = columns.start_s[own].min(initial=np.inf)
+    end_s, before_s = columns.start_s[own].max(initial=-np.inf), columns.start_s[earlier].max(initial=-np.inf)
+    times_s = sorted(event.time_s for event in columns.events if event.kind == "epoch")
+    return [time_s for time_s in times_s if max(start_s, before_s) < time_s <= end_s]
 
 
 class _Broken:
@@ -123,12 +124,13 @@ class _Broken:
             key=lambda event: (event.time_s, order_of(event)),
         )
         for time_s, group in groupby(happened, key=lambda event: event.time_s):
-            words = []
+            words, gone = [], []
             for event in group:
                 who = f" {event.worker}" if event.worker else ""
                 words.append(f"{event.kind}{who}{f': {event.message}' if event.message else ''}")
-                if event.kind in GONE_AFTER and event.worker:
-                    words.append(self._under_way(event.worker, time_s))
+                gone += [event.worker] if event.kind in GONE_AFTER and event.worker else []
+            if gone:
+                words.append(self._under_way(gone, time_s))
             if time_s in self.epochs_s:
                 words += self._after(time_s)
             yield RecoveryEvent(time_s, tuple(words))
@@ -137,14 +139,14 @@ class _Broken:
         usual = f", which is {print_number(round(iterations, 2))} of the iterations that follow" if iterations else ""
         yield RecoveryEvent(self.done_s, (f"iteration {self.iteration} is done, {since}{usual}",))
 
-    def _under_way(self, worker: str, time_s: float) -> str:
-        """How far the iteration was when a worker was lost."""
+    def _under_way(self, workers: list[str], time_s: float) -> str:
+        """How far the iteration was when workers were lost."""
         columns = self.columns
         begun = self.own & (columns.start_s < time_s) & (columns.start_s >= self._since(time_s))
-        its = begun & (columns.worker == columns.names.index(worker)) if worker in columns.names else begun & False
+        run = Counter(columns.names[number] for number in columns.worker[begun].tolist())
         return (
-            f"iteration {self.iteration} had begun {print_time(time_s - self.start_s)} before; "
-            f"{int(begun.sum())} of its operations had been begun, {int(its.sum())} of them by {worker}"
+            f"iteration {self.iteration} had begun {print_time(time_s - self.start_s)} before; of its operations "
+            f"{int(begun.sum())} had been begun, {joined(f'{run[worker]} by {worker}' for worker in workers)}"
         )
 
     def _since(self, time_s: float) -> float:
@@ -157,15 +159,12 @@ class _Broken:
         later_s = min((one for one in self.epochs_s if one > epoch_s), default=np.inf)
         before = self.own & (columns.start_s < epoch_s)
         new = before & self.lost & (columns.start_s >= max((s for s in self.epochs_s if s < epoch_s), default=-np.inf))
-        stays = before & ~self.lost
+        stays = int((before & ~self.lost).sum())
         spent_s = float((columns.end_s - columns.start_s)[new].sum())
         by = Counter(columns.names[number] for number in columns.worker[new].tolist())
-        whose = (
-            f" ({', '.join(f'{count} of {name}' for name, count in sorted(by.items())[:MOST_WORKERS])})" if by else ""
-        )
-        yield (
-            f"kept: {counted(int(stays.sum()), 'operation')}; in vain: {int(new.sum())}{whose}, {print_time(spent_s)} of work"
-        )
+        whose = ", ".join(f"{count} of {name}" for name, count in sorted(by.items())[:MOST_WORKERS])
+        vain = f"{int(new.sum())} ({whose}), {print_time(spent_s)} of work" if whose else "nothing"
+        yield f"kept: {counted(stays, 'operation')}; in vain: {vain}"
         ahead = (columns.start_s < epoch_s) & (columns.iteration > self.iteration) & columns.is_computed & self.lost
         if ahead.any():
             yield f"of the iterations after it {counted(int(ahead.sum()), 'operation')} had been run ahead, in vain"
