@@ -7,6 +7,7 @@ left of an iteration".
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .check import ROUNDING, Violation, check_plan, is_close, makespan_of, sums_s
+from .check import ROUNDING, Violation, check_plan, in_brief, is_close, makespan_of, sums_s
 from .check_standing import faults_of
 from .errors import InvalidInputError
 from .plan import Layers, Plan, Stage, Worker
@@ -42,6 +43,14 @@ def check_resumption(resumption: Resumption) -> list[Violation]:
     return problems or [
         Violation(f"/rest{one.path}", one.message) for one in check_rest(resumption.plan, resumption.rest)
     ]
+
+
+def require_valid_resumption(resumption: Resumption, source: str) -> None:
+    """Raise InvalidInputError, naming `source` and the first problem, unless the resumption is valid."""
+    problems = check_resumption(resumption)
+    if problems:
+        where = f"{source}, {problems[0].path}"
+        raise InvalidInputError(in_brief(problems), where=where, fix="rtk verify lists every problem")
 
 
 def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
@@ -74,7 +83,35 @@ def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
     times = _run(case, wiring)
     if isinstance(times, Violation):
         return [times]
-    return [*_in_vain(case, wiring), *_over_limit(case), *_wrong_prediction(case, times)]
+    ended_s = [run[-1].end_s if run else 0.0 for run in times]
+    return [*_in_vain(case, wiring), *_over_limit(case), *_wrong_prediction(case, ended_s)]
+
+
+class TimedStep(NamedTuple):
+    """An operation of what is left, and when it is run.
+
+    Attributes:
+        own: the operation.
+        start_s, end_s: of it, in s from the beginning of what is left.
+        arrival_s: when its message is there; 0 where it needs none, or has it.
+        maker: the operation that makes its message: its live worker's number, and its place in that one's order.
+        is_resent: whether its message was kept by another worker, who sends it again.
+    """
+
+    own: RestOperation
+    start_s: float
+    end_s: float
+    arrival_s: float
+    maker: Spot | None
+    is_resent: bool
+
+
+def timed_rest(plan: Plan, rest: Rest) -> list[list[TimedStep]]:
+    """The operations of each live worker of a valid rest, with the times that `check_rest` judges by."""
+    case = _Case(plan, rest)
+    times = _run(case, _wire(case))
+    assert not isinstance(times, Violation), "what is left deadlocks"
+    return times
 
 
 class _RestStep(NamedTuple):
@@ -216,7 +253,7 @@ class _Case:
         if source == target:
             return 0.0
         _, microbatch, boundary = message
-        origin = int(np.searchsorted(self.offsets, microbatch, side="right")) - 1
+        origin = bisect_right(self.offsets, microbatch) - 1
         sender, receiver = self.live[source], self.live[target]
         pipeline = sender.pipeline if sender.pipeline == receiver.pipeline else origin
         stages = self.plan.template_of(pipeline).stages
@@ -232,6 +269,10 @@ def _order_of(number: int) -> str:
 
 def _all_of(ranges: Iterable[Layers]) -> frozenset[int]:
     return frozenset(chain.from_iterable(range(*layers) for layers in ranges))
+
+
+def _printed(plan: Plan, microbatch: int) -> str:
+    return ".".join(map(str, plan.microbatch_at(microbatch)))
 
 
 def _print_ranges(ranges: Sequence[Layers]) -> str:
@@ -316,6 +357,19 @@ def _wrong_seals(case: _Case) -> Iterator[Violation]:
         if half - lost and _all_of(given_up):
             what = f"the layers given up hold what I of micro-batch {min(half - lost)} has added, whose W is to come"
             yield Violation(f"/workers/{number}/given_up", what)
+        yield from _torn_ties(case, number)
+
+
+def _torn_ties(case: _Case, number: int) -> Iterator[Violation]:
+    """What layers share has one gradient at a worker: it is kept with all of them, or given up with all."""
+    standing = case.standings[number]
+    summed = {layer for entry in standing.ledger if entry.microbatches for layer in range(*entry.layers)}
+    dropped = _all_of(() if standing.layers is None else (standing.layers,)) - case.kept(number) - case.sealed
+    for tie in standing.ties:
+        kept = summed & case.kept(number) & set(tie.layers)
+        if kept and summed & dropped & set(tie.layers):
+            what = f"worker {standing.worker} keeps layer {min(kept)}, and drops another one that shares parameters"
+            yield Violation(f"/workers/{number}/given_up", what)
 
 
 def _wrong_copies(case: _Case) -> Iterator[Violation]:
@@ -377,7 +431,7 @@ def _misplaced(step: _RestStep, before: str | None, splits: bool) -> str | None:
     """Why an operation cannot follow what was done last of its piece at its worker; None where it can."""
     kind = step.own.kind
     if kind == "F":
-        return "it is under way there already" if before is not None else None
+        return None  # it takes the place of a stash
     if (kind == "B") == splits:
         return f"this worker's backward passes are {'I and W' if splits else 'B'}"
     if kind == "W" and not step.own.accumulates:
@@ -411,16 +465,11 @@ def _incomplete(case: _Case) -> Iterator[Violation]:
     for layer, microbatch in np.argwhere(summed != 1)[:MOST_NAMED].tolist():
         count = summed[layer, microbatch]
         what = f"is {f'{count} times' if count else 'nowhere'} in the sum of layer {layer}"
-        yield Violation("/workers", f"micro-batch {_print_number(case, microbatch)} {what}")
+        yield Violation("/workers", f"micro-batch {_printed(case.plan, microbatch)} {what}")
     for table, kind in ((forward, "forward"), (backward, "backward")):
         for layer, microbatch in np.argwhere(table > 1)[:MOST_NAMED].tolist():
-            what = f"the {kind} pass of micro-batch {_print_number(case, microbatch)} in layer {layer} is run twice"
+            what = f"the {kind} pass of micro-batch {_printed(case.plan, microbatch)} in layer {layer} is run twice"
             yield Violation("/workers", what)
-
-
-def _print_number(case: _Case, microbatch: int) -> str:
-    pipeline = int(np.searchsorted(case.offsets, microbatch, side="right")) - 1
-    return f"{pipeline}.{microbatch - case.offsets[pipeline]}"
 
 
 @dataclass(frozen=True)
@@ -481,33 +530,35 @@ def _sends(case: _Case, problems: list[Violation]) -> dict[tuple[int, Message], 
     return sends
 
 
-def _run(case: _Case, wiring: _Wiring) -> list[float] | Violation:
-    """When each live worker ends its last operation in s, or the deadlock that keeps some from it."""
-    ended: dict[Spot, float] = {}
-    free_s = [0.0] * len(case.live)
-    next_of = [0] * len(case.live)
+def _run(case: _Case, wiring: _Wiring) -> list[list[TimedStep]] | Violation:
+    """The operations of each live worker with their times, or the deadlock that keeps some from it."""
+    done: dict[Spot, TimedStep] = {}
+    runs: list[list[TimedStep]] = [[] for _ in case.live]
     waiting: dict[Spot, list[int]] = defaultdict(list)
     ready = list(range(len(case.live)))
     while ready:
         number = ready.pop()
-        while next_of[number] < len(case.steps[number]):
-            step = case.steps[number][next_of[number]]
+        run = runs[number]
+        while len(run) < len(case.steps[number]):
+            step = case.steps[number][len(run)]
             maker = wiring.maker.get(step.spot)
-            if maker is not None and maker not in ended:
+            if maker is not None and maker not in done:
                 waiting[maker].append(number)
                 break
             arrival_s = wiring.resent.get(step.spot, 0.0)
             if maker is not None:
                 message = step.takes
                 assert message is not None
-                arrival_s = ended[maker] + case.delay_s(message, maker[0], number)
-            free_s[number] = max(free_s[number], arrival_s) + case.duration_s(step)
-            ended[step.spot] = free_s[number]
-            next_of[number] += 1
+                arrival_s = done[maker].end_s + case.delay_s(message, maker[0], number)
+            start_s = max(run[-1].end_s if run else 0.0, arrival_s)
+            is_resent = step.spot in wiring.resent
+            run.append(TimedStep(step.own, start_s, start_s + case.duration_s(step), arrival_s, maker, is_resent))
+            done[step.spot] = run[-1]
             ready += waiting.pop(step.spot, ())
+    next_of = list(map(len, runs))
     blocked = {number: (number, place) for number, place in enumerate(next_of) if place < len(case.steps[number])}
     if not blocked:
-        return free_s
+        return runs
     chained = [next(iter(blocked))]
     while (before := wiring.maker[blocked[chained[-1]]][0]) not in chained:
         chained.append(before)
