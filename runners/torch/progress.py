@@ -278,8 +278,8 @@ class IterationProgress:
     def standing(self, worker: str, held: HeldStage, ties: Sequence[tuple[int, ...]] = ()) -> Standing:
         """What there is, after which no micro-batch is under way in a part of the stage.
 
-        Of one that was so after its I the W is run: a part of its gradients is in the sums, and a standing knows stashes
-        of whole stages only.
+        Of one that was so after its I the W is run: a part of its gradients is in the sums, and a standing knows
+        stashes of whole stages only.
 
         Args:
             worker: its name.
