@@ -2,11 +2,11 @@
 
 import copy
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby, pairwise
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -29,6 +29,7 @@ from rtk.schemas.check_standing import check_standing
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.resumption import Rest, SharedLayers, Standing
 
 from .turns import Turns, TurnTransport
 
@@ -38,6 +39,9 @@ CLOSE = 1e-14
 
 class Block(nn.Module):
     """A layer with all that matters: gradients that I makes, others that W makes, randomness, buffers, a loss."""
+
+    mean: torch.Tensor
+    count: torch.Tensor
 
     def __init__(self, adds: bool, draws: bool) -> None:
         super().__init__()
@@ -127,8 +131,8 @@ class Job:
         return " ".join([*found, *late])
 
     def alike_plan(self) -> Plan:
-        depth, orders = len(self.shared.stages), {}
-        for i in range(depth):
+        orders: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for i in range(len(self.shared.stages)):
             live = [k for k in range(self.dp) if (k, i) not in self.dead]
             own: dict[int, list[tuple[int, int]]] = {k: [] for k in live}
             for number in range(self.total):
@@ -196,22 +200,15 @@ class Job:
 
     # An epoch
 
-    def run(self, rest: Any, turns: int | None = None, victims: Sequence[int] = ()) -> bool:
+    def run(self, rest: Rest | None, turns: int | None = None, victims: Sequence[int] = ()) -> bool:
         """Run what is to be done; whether it came to its end."""
         ties = trained_together(self.ties)
         program = lower(self.plan, ties) if rest is None else lower_rest(self.plan, rest, ties)
         ranks = Turns(self.rng)
-        return (
-            ranks.run(
-                [self.body(number, program, ranks) for number in range(len(self.crew))],
-                turns,
-                victims,
-                self.rng.randint(0, 20),
-            )
-            is not None
-        )
+        bodies = [self.body(number, program, ranks) for number in range(len(self.crew))]
+        return ranks.run(bodies, turns, victims, self.rng.randint(0, 20))
 
-    def body(self, number: int, program: Program, turns: Turns) -> Any:
+    def body(self, number: int, program: Program, turns: Turns) -> Callable[[], None]:
         member, worker = self.crew[number], program.workers[number]
 
         def run() -> None:
@@ -268,7 +265,7 @@ class Job:
         self.plan = self.alike_plan()
         return [seats[worker.place] for worker in self.plan.live_workers()]
 
-    def go_on(self, crew: list[Member]) -> Any:
+    def go_on(self, crew: list[Member]) -> Rest | None:
         """What is left, planned from the standings; None: all."""
         ties = trained_together(self.ties)
         standings = tuple(self.standing(one, ties) for one in crew)
@@ -283,16 +280,15 @@ class Job:
             for one in crew:
                 one.losses = {}
             return None
-        assert check_rest(self.plan, rest) == []
+        assert not check_rest(self.plan, rest)
         self.gone += gone if any(stop == self.depth for _, stop in rest.sealed) else []
         self.rests += 1
         return rest
 
-    def standing(self, one: Member, ties: Sequence[tuple[int, ...]]) -> Any:
+    def standing(self, one: Member, ties: Sequence[tuple[int, ...]]) -> Standing:
+        """What one has; a newcomer has nothing."""
         if one.held is None or one.progress is None:
-            return replace(
-                IterationProgress(NUMBER).standing(one.name, self.build(self.plan.live_workers()[0]), ties), layers=None
-            )
+            return Standing(one.name, None, ties=tuple(SharedLayers(tie) for tie in ties))
         return one.progress.standing(one.name, one.held, ties)
 
 
@@ -321,8 +317,9 @@ def compare(job: Job) -> None:
     whole.begin()
     wanted = torch.zeros(2, dtype=torch.float64)
     for number, (inputs, target) in enumerate(job.batch):
-        seed = lambda place: seed_randomness(whole.device, SEED, NUMBER, number, place)  # noqa: B023, E731
-        wanted += whole.stage.forward(number, inputs, target, seed)
+        wanted += whole.stage.forward(
+            number, inputs, target, partial(seed_randomness, whole.device, SEED, NUMBER, number)
+        )
         whole.stage.backward(number)
     held = [one.held for one in job.crew if one.held is not None]
     for one in held:
