@@ -13,7 +13,7 @@ import numpy as np
 from ...schemas.conditions import Conditions
 from ...schemas.errors import InfeasibleError
 from ...schemas.orders import Kind, Operation
-from ...schemas.plan import Place, Plan
+from ...schemas.plan import Layers, Place, Plan
 from ...schemas.resumption import (
     MessageKind,
     Resend,
@@ -31,7 +31,7 @@ from .bound import bound_s
 from .costs import costs_of
 from .crew import Crew
 from .dispatch import dispatch
-from .operations import Operations, operations_of
+from .operations import OperationTable, operations_of
 from .remaining import ACTIVATION, remaining
 from .routing import route
 from .scheduling import Schedule, schedule
@@ -79,8 +79,8 @@ def plan_rest(
 def _workers(
     crew: Crew,
     cuts: Sequence[int],
-    given_up: Sequence[tuple[tuple[int, int], ...]],
-    operations: Operations,
+    given_up: Sequence[tuple[Layers, ...]],
+    operations: OperationTable,
     found: Schedule,
 ) -> tuple[RestWorker, ...]:
     units, origin = operations.units, _origins(crew.plan)
@@ -102,7 +102,7 @@ def _origins(plan: Plan) -> list[tuple[int, int]]:
     return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
 
 
-def _sends(crew: Crew, cuts: Sequence[int], operations: Operations) -> tuple[Resend, ...]:
+def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable) -> tuple[Resend, ...]:
     sends = operations.sends
     kinds: dict[int, MessageKind] = {ACTIVATION: "activation"}
     columns = (column.tolist() for column in (sends.source, sends.target, sends.kind, sends.microbatch, sends.boundary))
