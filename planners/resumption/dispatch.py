@@ -11,16 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
-from ..scheduling.forms import Form
 
 if TYPE_CHECKING:
-    from .costs import Costs
-    from .costs import Floats as FloatArray
-    from .operations import Ints as IntArray
-    from .operations import Operations
+    pass
 
 INFINITY = float("inf")
 NONE = -1

@@ -120,7 +120,9 @@ def operations_of(crew: Crew, costs: Costs, left: Remaining, executor: Ints) -> 
         duration_s=costs.duration_s[worker, kind] * share,
         takes_bytes=np.where(kind == F, activation, 0.0),
         leaves_bytes=np.where(
-            kind == F, np.where(again, -activation, 0.0), np.where(kind == W, -stash, np.where(keeps, stash, 0.0) - activation)
+            kind == F,
+            np.where(again, -activation, 0.0),
+            np.where(kind == W, -stash, np.where(keeps, stash, 0.0) - activation),
         ),
     )
 
@@ -207,7 +209,9 @@ def _messages(costs: Costs, held: Held, units: Units, unit_at: Ints) -> tuple[In
     sends = _soonest(costs, Sends(*columns))
     is_there[sends.kind, sends.boundary, sends.microbatch] = True
 
-    maker = np.full(int(max(units.forward.max(initial=-1), units.backward.max(initial=-1), units.weight.max(initial=-1))) + 1, NONE)
+    maker = np.full(
+        int(max(units.forward.max(initial=-1), units.backward.max(initial=-1), units.weight.max(initial=-1))) + 1, NONE
+    )
     below = forward[~is_there[ACTIVATION, units.first[forward], units.microbatch[forward]]]
     maker[units.forward[below]] = units.forward[unit_at[units.microbatch[below], units.first[below] - 1]]
     above = backward[~is_there[GRADIENT, units.stop[backward], units.microbatch[backward]]]

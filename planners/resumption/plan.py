@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...schemas.conditions import Conditions
-from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.errors import InfeasibleError
 from ...schemas.orders import Kind, Operation
 from ...schemas.plan import Place, Plan
 from ...schemas.resumption import (
@@ -24,6 +24,7 @@ from ...schemas.resumption import (
     Standing,
     print_rest_order,
 )
+from ..scheduling.evaluate import evaluate
 from ..scheduling.forms import Form, pays
 from .agreement import agree
 from .bound import bound_s
@@ -59,7 +60,7 @@ def plan_rest(
     found = schedule(costs, operations, form)
     if not np.isfinite(found.makespan_s):
         raise InfeasibleError("memory limits leave no room to finish what is under way")
-    redo_s = plan.prediction.makespan_s if plan.prediction else np.inf
+    redo_s = plan.prediction.makespan_s if plan.prediction else evaluate(plan).makespan_s
     if found.makespan_s >= redo_s:
         raise InfeasibleError("to do all of the iteration again is as quick")
     least_s = min(bound_s(costs, operations, left), found.makespan_s)
@@ -76,7 +77,11 @@ def plan_rest(
 
 
 def _workers(
-    crew: Crew, cuts: Sequence[int], given_up: Sequence[tuple[tuple[int, int], ...]], operations: Operations, found: Schedule
+    crew: Crew,
+    cuts: Sequence[int],
+    given_up: Sequence[tuple[tuple[int, int], ...]],
+    operations: Operations,
+    found: Schedule,
 ) -> tuple[RestWorker, ...]:
     units, origin = operations.units, _origins(crew.plan)
     rows = []

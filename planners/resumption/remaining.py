@@ -235,7 +235,9 @@ class _Stashes:
 
     def only(self, fits: Flags) -> _Fitting:
         """Those that are finished."""
-        return _Fitting(*(each[fits] for each in (self.worker, self.microbatch, self.first, self.stop, self.after_input)))
+        return _Fitting(
+            *(each[fits] for each in (self.worker, self.microbatch, self.first, self.stop, self.after_input))
+        )
 
 
 @dataclass(frozen=True, eq=False)

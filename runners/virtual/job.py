@@ -104,7 +104,7 @@ from .cluster import (
     pause,
     slow_links,
 )
-from .partial_work import NOTHING, MessageLog, PartialWork, worked
+from .partial_work import NOTHING, LogLimit, PartialWork, worked
 
 # The acts of a story (job.py): epochs, the tries at their iterations, and when what happened in one of them.
 #
@@ -135,7 +135,7 @@ class IterationAttempt:
     execution: Execution
     broken_s: Cuts
     before: tuple[PartialWork, ...]
-    log: MessageLog
+    log: LogLimit
     cuts_s: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -381,7 +381,7 @@ def simulate_story(
         raise InvalidInputError(
             "nobody knows how large the messages are", where="--log-memory", fix="give the --profile, or 0 to keep none"
         )
-    log = MessageLog(log_memory_bytes, costs.output_bytes)
+    log = LogLimit(log_memory_bytes, costs.output_bytes)
     machines = VirtualMachines(plan, transport)
     world = _World(plan, trace, iterations, replan, resume, log, costs, jitter, seed, monitor, machines)
     world.play()
@@ -398,7 +398,7 @@ class _World:
         iterations: int,
         replan: Replan,
         resume: Resume | None,
-        log: MessageLog,
+        log: LogLimit,
         costs: SwitchCosts,
         jitter: float,
         seed: int,

@@ -88,7 +88,7 @@ NOTHING = PartialWork()
 
 
 @dataclass(frozen=True)
-class MessageLog:
+class LogLimit:
     """How much of the messages of an iteration each worker keeps.
 
     Attributes:
@@ -120,7 +120,7 @@ def worked(
     start_s: float = 0.0,
     until_s: float = math.inf,
     called_s: float = math.inf,
-    log: MessageLog = MessageLog(),
+    log: LogLimit = LogLimit(),
 ) -> PartialWork:
     """What a worker has once it has executed so much more.
 
