@@ -13,7 +13,7 @@ import numpy as np
 from ...schemas.conditions import Conditions
 from ...schemas.errors import InfeasibleError
 from ...schemas.orders import Kind, Operation
-from ...schemas.plan import Place, Plan
+from ...schemas.plan import Layers, Place, Plan
 from ...schemas.resumption import (
     MessageKind,
     Resend,
@@ -79,7 +79,7 @@ def plan_rest(
 def _workers(
     crew: Crew,
     cuts: Sequence[int],
-    given_up: Sequence[tuple[tuple[int, int], ...]],
+    given_up: Sequence[tuple[Layers, ...]],
     operations: Operations,
     found: Schedule,
 ) -> tuple[RestWorker, ...]:
