@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .check import ROUNDING, Violation, check_plan, is_close, makespan_of, sums_s
+from .check import ROUNDING, Violation, check_plan, in_brief, is_close, makespan_of, sums_s
 from .check_standing import faults_of
 from .errors import InvalidInputError
 from .plan import Layers, Plan, Stage, Worker
@@ -42,6 +42,14 @@ def check_resumption(resumption: Resumption) -> list[Violation]:
     return problems or [
         Violation(f"/rest{one.path}", one.message) for one in check_rest(resumption.plan, resumption.rest)
     ]
+
+
+def require_valid_resumption(resumption: Resumption, source: str) -> None:
+    """Raise InvalidInputError, naming `source` and the first problem, unless the resumption is valid."""
+    problems = check_resumption(resumption)
+    if problems:
+        where = f"{source}, {problems[0].path}"
+        raise InvalidInputError(in_brief(problems), where=where, fix="rtk verify lists every problem")
 
 
 def check_rest(plan: Plan, rest: Rest) -> list[Violation]:

@@ -62,6 +62,8 @@ class TimelineColumns:
         suffixes: what stands behind the tokens of operations of some layers only (`:4-6`), or which were run again for
             a message alone (`~`); the first one is empty.
         suffix: each span's place in `suffixes`; None: all have none.
+        is_fed: whether each span begins with a message that was kept and is sent again; None: nobody knows.
+        fact: what is said of it in place of how long it takes; None: that is said.
     """
 
     source: Literal["simulated", "measured"]
@@ -84,6 +86,8 @@ class TimelineColumns:
     is_cut: bool = False
     suffixes: tuple[str, ...] = ("",)
     suffix: "Ints | None" = None
+    is_fed: "Flags | None" = None
+    fact: str | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -136,7 +140,8 @@ class TimelineColumns:
     def taken(self, rows: "Flags | Ints", shift_s: float = 0.0) -> "TimelineColumns":
         """Only some of the spans, each `shift_s` earlier."""
         part = {name: getattr(self, name)[rows] for name in ("worker", "kind", "pipeline", "microbatch", "iteration")}
-        part |= {} if self.suffix is None else {"suffix": self.suffix[rows]}
+        extra = {"suffix": self.suffix, "is_fed": self.is_fed}
+        part |= {name: column[rows] for name, column in extra.items() if column is not None}
         start_s, end_s = self.start_s[rows], self.end_s[rows]
         if shift_s:
             start_s, end_s = start_s - shift_s, end_s - shift_s

@@ -34,7 +34,7 @@ from ...schemas.plan import Layers, Plan
 from ...schemas.profile import Connection
 from ...schemas.protocols import Monitor, Replan, Resume
 from ...schemas.quantities import print_time
-from ...schemas.resumption import ledger_entries
+from ...schemas.resumption import Resumption, ledger_entries
 from ...schemas.timeline import Event, Report, Span, Timeline, memory_of_workers
 from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
 from ..program import Compute, Program, RankPair, Sending, rank_pair
@@ -299,6 +299,7 @@ class SimulatedRun:
         exit_code: 0, or 5 where the job could not go on.
         reason: why it ended.
         plans: of the epochs, in order.
+        resumptions: what was left of iterations in which workers were lost, with the plans that followed, in order.
         rest_peaks_bytes: the most that places held in what was left of iterations, with what they had begun before.
     """
 
@@ -310,6 +311,7 @@ class SimulatedRun:
     exit_code: int
     reason: str
     plans: tuple[Plan, ...]
+    resumptions: tuple[Resumption, ...] = ()
     rest_peaks_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -469,6 +471,11 @@ class _World:
             exit_code=self.end.exit_code,
             reason=self.end.reason,
             plans=tuple(act.plan for act in self.acts) or (self.plan,),
+            resumptions=tuple(
+                Resumption(act.plan.planner, act.plan, rest)
+                for act in self.acts
+                if (rest := act.message.rest) is not None
+            ),
             rest_peaks_bytes=self._rest_peaks_bytes(),
         )
 
