@@ -239,7 +239,8 @@ class Job:
     def healthy_s(self) -> float:
         """What an iteration of all workers takes."""
         whole = len(self.plan.live_workers())
-        return statistics.median([one["iteration_time_s"] for one in self.commits() if one["live_workers"] == whole][-7:])
+        times = [float(one["iteration_time_s"]) for one in self.commits() if one["live_workers"] == whole]
+        return statistics.median(times[-7:])
 
     def commits(self) -> list[dict[str, Any]]:
         """The iterations so far."""

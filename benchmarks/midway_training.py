@@ -41,8 +41,8 @@ def layers(kind: Kind = "rows") -> list[nn.Module]:
     inner: list[nn.Module] = [Mixing(kind == "buffers") for _ in range(DEPTH)]
     if kind == "tied":
         inner[0], inner[-1] = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
-        nn.init.normal_(inner[0].weight, std=0.05)  # so that rounding does not grow
-        inner[-1].weight = inner[0].weight
+        shared = nn.Parameter(0.05 * torch.randn(VOCABULARY, WIDTH))  # so small that rounding does not grow
+        inner[0].weight = inner[-1].weight = shared
     return [layer.double() for layer in inner]
 
 
@@ -120,16 +120,16 @@ def training(kind: Kind = "rows", clip_norm: float | None = None, fuses: str | N
 def _lay_fuses(folder: Path) -> None:
     from rtk.runners.torch.gloo import GlooTransport
 
-    inner: Callable[..., Any] = GlooTransport.all_reduce
+    inner: Callable[..., None] = GlooTransport.all_reduce
 
     def die(fuse: Path) -> None:
         fuse.with_suffix(".dead").write_text(str(time.perf_counter()))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def all_reduce(transport: GlooTransport, group: tuple[int, ...], tensor: torch.Tensor) -> Any:
+    def all_reduce(transport: GlooTransport, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         fuse = folder / str(os.getpid())
         if len(group) > 1 and fuse.exists():
             threading.Timer(float(fuse.read_text()), die, (fuse,)).start()
-        return inner(transport, group, tensor)
+        inner(transport, group, tensor)
 
     GlooTransport.all_reduce = all_reduce  # type: ignore[method-assign]

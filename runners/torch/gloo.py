@@ -181,7 +181,6 @@ def end_groups(groups: Iterable[Any], turning: AbstractContextManager[None]) -> 
         wake_all(poison, groups)
 
 
-
 class GlooTransport:
     """Transport over gloo process groups made directly from a store, without torch.distributed's global state.
 
