@@ -20,6 +20,7 @@ from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 
@@ -27,7 +28,7 @@ from ...schemas.errors import RuntimeFailedError
 from ..program import RankPair
 from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep, end_groups
 from .groups import PrefixStore, peer_errors
-from .rendezvous import BoardStore, in_thread, meet, meetings
+from .rendezvous import BoardStore, in_thread, meetings
 
 # Above the tags of all messages of a program, below those of relays (detours.py); one for each time that it is used.
 GREETING_TAG, GREETINGS = 0x7D000000, 0x10000
@@ -112,6 +113,7 @@ class Connections:
         self._unused: Mesh | None = None
         self._expected: Expected | None = None
         self._under_way: list[Future[Any]] = []
+        self._stores: WeakSet[BoardStore] = WeakSet()  # all that may be in use
         self._is_closed = False
 
     def expect(self, number: int, places: Sequence[str], rank: int) -> None:
@@ -161,12 +163,14 @@ class Connections:
             device=self._device,
         )
         if apart or len(places) == 1:
-            store = meetings(places, self._secret, number) if apart else meet(places[0], self._secret, number)
-            return make(store, apart=apart, sidesteps=sidesteps)
+            self._end(self._taken())  # it may hold pairs that have lost each other, and do not know it yet
+            at = self._stores_at(places, number)
+            return make(at if apart else at(0), apart=apart, sidesteps=sidesteps)
         mesh = self._awaited(number, places) or self._agree("epoch", number, places, rank)
-        with self._lock:
-            self._unused = None if self._unused is mesh else self._unused
-        transport = make(meetings(places, self._secret, number), pairs=mesh.pairs(rank, places))
+        before = self._taken()
+        if before is not mesh:
+            self._end(before)
+        transport = make(self._stores_at(places, number), pairs=mesh.pairs(rank, places))
         if len(places) < SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
             self._begin(lambda: self._make_ahead(transport, number, places, rank))
         return transport
@@ -175,8 +179,10 @@ class Connections:
         """Let go of what no epoch has used; the transports are others' to close."""
         with self._lock:
             self._is_closed = True
-            unused, self._unused, self._expected = self._unused, None, None
-        self._end(unused)
+            stores = [*self._stores]
+        for store in stores:
+            store.end()
+        self._end(self._taken())
         wait(self._under_way, ENDING_S)
 
     def _awaited(self, number: int, places: Sequence[str]) -> Mesh | None:
@@ -194,7 +200,7 @@ class Connections:
         unused = self._unused if self._unused is not None and {*places} <= {*self._unused.places} else None
         store = unused.stores.pop(places[0], None) if unused is not None else None
         if store is None:
-            store = meet(places[0], self._secret, number)
+            store = self._stores_at(places, number)(0)
         store.turn_to(number)
         name = None if unused is None else unused.name
         if not self._all_have(name, store, occasion, rank, len(places)) or unused is None:
@@ -223,7 +229,7 @@ class Connections:
         """Make the mesh beside an epoch, once its groups for sums are there, which are needed earlier."""
         transport.wait_until_connected()
         if not transport.is_interrupted:
-            at = meetings(places, self._secret, number)
+            at = self._stores_at(places, number)
             mesh = self._make(at(0), "beside", number, places, rank)
             mesh.stores.update((places[other], at(other)) for other in range(2))
             self._keep(mesh)
@@ -234,6 +240,21 @@ class Connections:
         group = make_group(PrefixStore(f"rtk/mesh/{name}", store), rank, len(places))
         return Mesh(name, number, tuple(places), rank, group)
 
+    def _stores_at(self, places: Sequence[str], number: int) -> Callable[[int], BoardStore]:
+        """The stores of meeting places, each connected to when it is first asked for."""
+        at = meetings(places, self._secret, number)
+
+        def store_at(rank: int) -> BoardStore:
+            store = at(rank)
+            with self._lock:
+                self._stores.add(store)
+                is_closed = self._is_closed
+            if is_closed:
+                store.end()
+            return store
+
+        return store_at
+
     def _keep(self, mesh: Mesh) -> None:
         """Have a mesh for what comes, unless a newer one is there."""
         with self._lock:
@@ -241,6 +262,12 @@ class Connections:
             is_late = self._is_closed or (before is not None and before.made > mesh.made)
             self._unused = before if is_late else mesh
         self._end(mesh if is_late else before)
+
+    def _taken(self) -> Mesh | None:
+        """The unused mesh, which nobody else will use any more."""
+        with self._lock:
+            unused, self._unused, self._expected = self._unused, None, None
+        return unused
 
     def _end(self, mesh: Mesh | None) -> None:
         if mesh is not None:

@@ -86,6 +86,7 @@ from ..resilience.worker_rules import (
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import Boundary, boundary_samples, like, zeros
+from .connections import Connections
 from .checkpoint import read_tied_state, take_over, write_part
 from .data.provider import Provider
 from .evaluation import evaluate
@@ -324,6 +325,7 @@ class ResilientWorker:
         self._wants_spans = False
         self._clock_ahead_s = 0.0
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
+        self._connections = Connections(task.secret, task.hostname)
         self._plane: Plane | None = None
         self._iteration: Iteration | None = None  # the last one whose gradients are reduced
         self._evaluated: int | None = None  # the iteration before which something was evaluated last
@@ -378,6 +380,7 @@ class ResilientWorker:
             return action.end
         finally:  # whatever it ends by
             self._leave_groups()
+            self._connections.close()
             self._watch.close()
             wait(self._closing, CLOSING_S)
             self._interruption.wait(CLOSING_S)
@@ -462,7 +465,7 @@ class ResilientWorker:
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
-            lambda: reach(self._task, epoch, program, rank, self._injection, self._now_s),
+            lambda: reach(self._connections, self._task, epoch, program, rank, self._injection, self._now_s),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
