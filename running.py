@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .runners.torch.task import Task
     from .schemas.pace import PaceReport
     from .schemas.plan import Plan
-    from .schemas.protocols import Answers, Monitor
+    from .schemas.protocols import Answers, Monitor, Resume
     from .schemas.timeline import Timeline
 
 # What a worker loads before its first iteration; AdamW loads torch's compiler, whether anybody compiles or not.
@@ -64,6 +64,13 @@ class PlannersAdvice:
         """Made late: loading the planners takes longer than all that a restarted coordinator has to do at first."""
         how = self._how
         return answers_if_any(self._plan, self._policy, how.atlas, how.normalize_within, how.host_memory)
+
+    @cached_property
+    def resume(self) -> "Resume":
+        """Late, as `answers`."""
+        from .planners.resumption.plan import plan_rest
+
+        return plan_rest
 
     def monitor(self, is_resumed: bool) -> "Monitor":
         """What finds out what is slow, and which costly remedies that has been worth."""
@@ -239,6 +246,7 @@ def work(
                 others=others,
                 paced=training.paced,
                 transport=training.transport,
+                log_memory_bytes=training.log_memory,
             )
 
         be_worker(make_task, addresses, patience_s, trained.explain)

@@ -559,13 +559,14 @@ class Training:
         others: Sequence[str] = (),
         paced: bool = False,
         transport: Sending = "auto",
+        log_memory_bytes: float | None = None,
     ) -> "Task":
         """What a worker of a plan trains.
 
         Args:
             plan: valid.
             name: the worker's, `k/i`.
-            secret, device, hostname, others, paced, transport: as of `Task`.
+            secret, device, hostname, others, paced, transport, log_memory_bytes: as of `Task`.
 
         Raises:
             InvalidInputError: the model or the data do not fit the plan.
@@ -604,6 +605,7 @@ class Training:
             buffers=self.buffers,
             fill=model.fill,
             names=model.names,
+            log_memory_bytes=log_memory_bytes,
         )
 
     def _optimizer_for(self, layers: "Sequence[nn.Module]") -> "OptimizerFactory":

@@ -270,6 +270,7 @@ def inject(
     jitter: float = 0.0,
     seed: int = 0,
     transport: "Sending" = "auto",
+    log_memory: float | None = None,
     cluster: "str | Cluster | None" = None,
     overlay: str | None = None,
 ) -> "SimulatedRun":
@@ -288,6 +289,8 @@ def inject(
         host_memory: bytes of activations that a worker may hold beyond its limit, under an adapted plan.
         slow, link_delay, jitter, seed, transport, cluster, overlay: as for `simulate`.
         costs: what going over to another epoch takes; None: a lost worker is noticed at once, and all else is free.
+        log_memory: bytes of an iteration's messages that each worker keeps, lest they be computed again when others
+            die, of sizes that `costs` say; None: all of them; 0: nothing is kept, and the iteration is done again.
 
     Returns:
         Its timeline, the committed iterations, what the coordinator announced, and why it ended.
@@ -310,7 +313,7 @@ def inject(
     check_trace(under, happens)
     answers = answers_for(under, chosen, atlas, normalize_within, host_memory)
     remedies = remedies_of(mitigate, plan, chosen)
-    return story_of(under, happens, iterations, answers, remedies, costs, jitter, seed, transport)
+    return story_of(under, happens, iterations, answers, remedies, costs, jitter, seed, transport, log_memory)
 
 
 def story_of(
@@ -323,14 +326,19 @@ def story_of(
     jitter: float,
     seed: int,
     transport: "Sending",
+    log_memory_bytes: float | None = None,
 ) -> "SimulatedRun":
     """Let a trace happen to a plan, watched by the monitor and answered by the planners of `rtk run`."""
     from .planners.recovery.escalation import escalating
+    from .planners.resumption.plan import plan_rest
     from .profilers.failslow.monitor.ring import monitor_of
     from .runners.virtual.job import simulate_story
 
     monitor = escalating(monitor_of(plan), plan, remedies, lambda: answers)
-    return simulate_story(plan, trace, iterations, answers, costs, jitter, seed, monitor, transport)
+    resume = None if log_memory_bytes == 0 else plan_rest
+    return simulate_story(
+        plan, trace, iterations, answers, costs, jitter, seed, monitor, transport, resume, log_memory_bytes
+    )
 
 
 def drawing_of(document: Any, names: Sequence[str] | None = None, part: "Selection | None" = None) -> "Drawing":

@@ -29,7 +29,7 @@ PANELS = {
               "profile model --sequence-length"),
     "Training": (
         "--model", "--microbatch-size", "--sequence-length", "--precision", "--weights", "--random-weights",
-        "--threads", "--paced", "--transport", "--script",
+        "--threads", "--paced", "--transport", "--log-memory", "--script",
     ),
     "Data": ("--data", "--data-dtype", "--tokenizer", "--eval-data", "--eval-every", "--eval-microbatches"),
     "Optimizer": ("--optimizer", "--lr", "--betas", "--weight-decay", "--decay-all", "--clip-norm", "--lr-schedule",

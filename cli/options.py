@@ -12,6 +12,7 @@ from ..planners.recovery.answers import PolicyName
 from ..runners.log_writers import json_files
 from ..runners.program import Sending
 from ..runners.training import (
+    BESIDE_SCRIPT,
     EVAL_EVERY,
     JobConfig,
     OptimizerName,
@@ -396,6 +397,15 @@ class TrainingOptions(TrainingConfig):
             "delegated on links of which the plan says a delay, or which are found to be slow.",
         ),
     ] = "auto"
+    log_memory: Annotated[
+        float | None,
+        quantity(
+            SIZE,
+            "--log-memory",
+            "For messages of an iteration that each worker keeps, lest they be computed again when others die; all of "
+            "them by default; 0: nothing is kept, and the iteration is done again.",
+        ),
+    ] = None
     seed: Seed = 0
     data_dtype: Annotated[
         str | None, typer.Option("--data-dtype", help="Type of a .bin file's tokens, such as uint16 or int32.")
@@ -495,7 +505,7 @@ class TrainingOptions(TrainingConfig):
         asked = replace(self, model="", script=self.model) if is_script else self
         usual = TrainingConfig()
         given = [name for name, value in vars(asked).items() if value not in (getattr(usual, name), [])]
-        beside = [name for name in given if name not in ("script", "threads", "paced", "transport")]
+        beside = [name for name in given if name != "script" and name not in BESIDE_SCRIPT]
         if asked.script is None and not asked.model:
             raise InvalidInputError(
                 "--model is missing, and no script says what is trained",

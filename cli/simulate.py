@@ -11,7 +11,16 @@ from ..runners.program import Sending
 from ..schemas.errors import InvalidInputError, RuntimeFailedError, remark
 from ..schemas.fields import MOST_TIMELINE_SPANS
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.quantities import DURATION, print_bytes, print_change, print_number, print_percent, print_time, time_unit
+from ..schemas.quantities import (
+    DURATION,
+    SIZE,
+    print_bytes,
+    print_change,
+    print_number,
+    print_percent,
+    print_time,
+    time_unit,
+)
 from ..schemas.site import Site, site_of
 from ..schemas.text import counted, listed
 from .console import Common, Seed, grouped, print_document, print_table, quantity, suggest, working, wrote
@@ -71,6 +80,16 @@ def command(
             "on top, if --profile says their sizes and speed.",
         ),
     ] = 0.05,
+    log_memory: Annotated[
+        float | None,
+        quantity(
+            SIZE,
+            "--log-memory",
+            "For messages of an iteration that each worker keeps, lest they be computed again when others die; all of "
+            "them by default; 0: nothing is kept, and the iteration is done again. Any other limit needs --profile, "
+            "which says how large they are.",
+        ),
+    ] = None,
     timeline: Annotated[
         str | None, typer.Option("--timeline", help="Write the timeline to this file."), TIMELINE
     ] = None,
@@ -102,7 +121,7 @@ def command(
     trace = failing(conditions, failed, lambda left: None if inject is None else read_valid_trace(inject, left))
     _require_few(read, iterations)
     with working(f"simulating {counted(iterations, 'iteration')}"):
-        story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport)
+        story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport, log_memory)
     _tell(story, iterations, jitter, timeline, common.as_json)
     _tell_unreached(trace, story, iterations)
     _say_next(plan, timeline)
@@ -169,6 +188,8 @@ def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: flo
     return replace(
         costs,
         state_bytes=tuple(layer.parameter_bytes + layer.state_bytes for layer in known.layers),
+        gradient_bytes=tuple(layer.parameter_bytes for layer in known.layers),
+        output_bytes=tuple(layer.output_bytes for layer in known.layers) if isinstance(known, Profile) else (),
         bandwidth_bytes_per_s=network.bandwidth_bytes_per_s if network else None,
     )
 

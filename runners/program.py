@@ -4,6 +4,7 @@ A program is a straight list of instructions: compute, send, receive, all-reduce
 operation that needs the message; a runner may post them earlier. Sends never block.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +12,7 @@ from typing import Literal
 
 from ..schemas.orders import Operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
-from ..schemas.resumption import Rest
+from ..schemas.resumption import MessageKind, Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,12 @@ class AllReduce:
             in this order, so none wait for each other. One part where all cut alike.
         ties: what the layers share, also with layers of other stages, after all parts, for it is there when the
             earliest of these layers' backward passes have ended; in one order for all ranks.
+        sealed: in what is left of an iteration, parts whose sums, those of their ties too, are there already.
     """
 
     parts: tuple[GradientBucket, ...]
     ties: tuple[TiedBucket, ...] = ()
+    sealed: tuple[GradientBucket, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -127,9 +130,8 @@ Instruction = Compute | Send | Receive | AllReduce | Step
 class Program:
     """The programs of all live workers: rank r is `workers[r]` and runs `instructions[r]`.
 
-    Of what is left of an iteration (`rest`) messages have boundaries of layers (schemas/resumption.py) for links, an
-    operation whose message is not received takes the one that its rank has kept, and nothing is summed of the layers
-    in `rest.sealed`, which parts of sums do not straddle.
+    Of what is left of an iteration (`rest`) messages have boundaries of layers (schemas/resumption.py) for links, and
+    an operation whose message is not received takes the one that its rank has kept, or made itself.
     """
 
     plan: Plan
@@ -167,6 +169,26 @@ def lower(plan: Plan, ties: Sequence[tuple[int, ...]] = ()) -> Program:
         for worker, reduction in zip(workers, reductions(plan, workers, ties), strict=True)
     )
     return Program(plan, workers, instructions)
+
+
+def lower_rest(plan: Plan, rest: Rest, ties: Sequence[tuple[int, ...]] = ()) -> Program:
+    """Lower what is left of an iteration to programs, good for that iteration.
+
+    A message is taken from one's own log where it is there, else from who sends a kept one, else from who makes it.
+
+    Args:
+        plan: the one to follow.
+        rest: what is left, valid for it (schemas/check_rest.py).
+        ties: as of `lower`.
+    """
+    workers = plan.live_workers()
+    boundaries = _Boundaries(plan, workers, rest)
+    everyone = plan.optimizer == "synchronous"
+    instructions = tuple(
+        (*boundaries.exchanges(number), reduction, Step(everyone, plan.stage_of(workers[number]).optimizer_s))
+        for number, reduction in enumerate(reductions(plan, workers, ties, rest.sealed))
+    )
+    return Program(plan, workers, instructions, rest)
 
 
 def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
@@ -214,24 +236,128 @@ def _message(operation: Operation, worker: Worker, other: Worker) -> Message:
     return Message(kind, operation.pipeline, operation.microbatch, min(worker.stage, other.stage))
 
 
-def reductions(plan: Plan, workers: Sequence[Worker], ties: Sequence[tuple[int, ...]] = ()) -> Iterator[AllReduce]:
-    """The all-reduce of each rank."""
+def taken_by(operation: Operation, layers: Layers, total: int) -> Message | None:
+    """The message that an operation of some layers needs, its boundary for a link; None where there is none.
+
+    Args:
+        operation: which.
+        layers: [first, stop).
+        total: the layers of the model.
+    """
+    kind, pipeline, microbatch = operation
+    if kind == "F":
+        return Message("activation", pipeline, microbatch, layers[0]) if layers[0] > 0 else None
+    return Message("gradient", pipeline, microbatch, layers[1]) if kind != "W" and layers[1] < total else None
+
+
+def made_by(operation: Operation, layers: Layers, total: int) -> Message | None:
+    """The message that comes of an operation; arguments as of `taken_by`."""
+    kind, pipeline, microbatch = operation
+    if kind == "F":
+        return Message("activation", pipeline, microbatch, layers[1]) if layers[1] < total else None
+    return Message("gradient", pipeline, microbatch, layers[0]) if kind != "W" and layers[0] > 0 else None
+
+
+class _Boundaries:
+    """Who gets which message from whom in what is left of an iteration, and the operations with their exchanges."""
+
+    def __init__(self, plan: Plan, workers: Sequence[Worker], rest: Rest) -> None:
+        self._plan, self._workers, self._rest = plan, workers, rest
+        self._layers = plan.templates[0].stages[-1].layers[1]
+        self._offsets = [plan.microbatch_offset(pipeline) for pipeline in range(len(plan.pipelines))]
+        self._orders = [rest.operations(number, plan) for number in range(len(workers))]
+        rank = {worker.name: number for number, worker in enumerate(workers)}
+        self._kept: dict[int, list[tuple[Message, int]]] = {}
+        self._sources: dict[tuple[int, Message], int] = {}  # by who takes it
+        self._targets: dict[tuple[int, Message], int] = {}  # by who makes it
+        for one in rest.sends:
+            message = self._known(one.kind, one.microbatch, one.boundary)
+            self._kept.setdefault(rank[one.source], []).append((message, rank[one.target]))
+            self._sources[rank[one.target], message] = rank[one.source]
+        self._match()
+
+    def exchanges(self, number: int) -> Iterator[Instruction]:
+        """What a rank sends of what it has kept, and then its operations, with what it receives and sends for them."""
+        for message, to in self._kept.get(number, ()):
+            yield Send(message, to, self._delay_s(message, number, to), is_kept=True)
+        whole = self._plan.stage_of(self._workers[number]).layers
+        for one in self._orders[number]:
+            taken, made = taken_by(*one[:2], self._layers), made_by(*one[:2], self._layers)
+            if taken is not None and (number, taken) in self._sources:
+                yield Receive(taken, self._sources[number, taken])
+            yield Compute(one.operation, None if one.layers == whole else one.layers, one.accumulates)
+            if made is not None and (number, made) in self._targets:
+                to = self._targets[number, made]
+                yield Send(made, to, self._delay_s(made, number, to))
+
+    def _match(self) -> None:
+        """Find for each message that its taker neither has nor gets from a log who makes it."""
+        makers = {made_by(*one[:2], self._layers): number for number, order in enumerate(self._orders) for one in order}
+        standings = {standing.worker: standing for standing in self._rest.standings}
+        for number, order in enumerate(self._orders):
+            standing = standings.get(self._rest.workers[number].worker)
+            own = {
+                (one.kind, one.boundary, microbatch)
+                for one in (standing.messages if standing is not None else ())
+                for microbatch in one.microbatches
+            }
+            for one in order:
+                message = taken_by(*one[:2], self._layers)
+                if message is None or (number, message) in self._sources:
+                    continue
+                key = message.kind, message.link, self._offsets[message.pipeline] + message.microbatch
+                maker = makers.get(message, number)
+                if key not in own and maker != number:
+                    self._sources[number, message] = maker
+                    self._targets[maker, message] = number
+
+    def _known(self, kind: MessageKind, microbatch: int, boundary: int) -> Message:
+        """A message of a global micro-batch."""
+        pipeline = bisect_right(self._offsets, microbatch) - 1
+        return Message(kind, pipeline, microbatch - self._offsets[pipeline], boundary)
+
+    def _delay_s(self, message: Message, number: int, to: int) -> float:
+        return self._plan.boundary_delay_s(message.pipeline, message.link, self._workers[number], self._workers[to])
+
+
+def reductions(
+    plan: Plan,
+    workers: Sequence[Worker],
+    ties: Sequence[tuple[int, ...]] = (),
+    sealed: Sequence[Layers] = (),
+) -> Iterator[AllReduce]:
+    """The all-reduce of each rank.
+
+    Args:
+        plan: the one that is lowered.
+        workers: its live ones.
+        ties: as of `lower`.
+        sealed: layers whose sums are there already, those of their ties too.
+    """
     stages = [plan.stage_of(worker) for worker in workers]
-    runs = _runs_of_layers(stages)
+    runs = _runs_of_layers(stages, sealed)
     at = {run.layers[0]: place for place, run in enumerate(runs)}
-    tied = [TiedBucket(tie, tuple(n for n, stage in enumerate(stages) if _holds(stage, tie))) for tie in ties]
+    left = [tie for tie in ties if not _is_in(tie[0], sealed)]
+    tied = [TiedBucket(tie, tuple(n for n, stage in enumerate(stages) if _holds(stage, tie))) for tie in left]
     for rank, (first, stop) in enumerate(stage.layers for stage in stages):
-        parts = tuple(runs[at[first] : at.get(stop, len(runs))])[::-1]
-        yield AllReduce(parts, tuple(one for one in tied if rank in one.ranks))
+        own = runs[at[first] : at.get(stop, len(runs))][::-1]
+        parts = tuple(part for part in own if not _is_in(part.layers[0], sealed))
+        done = tuple(part for part in own if _is_in(part.layers[0], sealed))
+        yield AllReduce(parts, tuple(one for one in tied if rank in one.ranks), done)
+
+
+def _is_in(layer: int, ranges: Sequence[Layers]) -> bool:
+    return any(first <= layer < stop for first, stop in ranges)
 
 
 def _holds(stage: Stage, tie: tuple[int, ...]) -> bool:
     return any(stage.layers[0] <= layer < stage.layers[1] for layer in tie)
 
 
-def _runs_of_layers(stages: Sequence[Stage]) -> list[GradientBucket]:
-    """The layers in ascending order, cut wherever some stage begins or ends, with the ranks that hold them."""
-    cuts = sorted({boundary for stage in stages for boundary in stage.layers})
+def _runs_of_layers(stages: Sequence[Stage], sealed: Sequence[Layers]) -> list[GradientBucket]:
+    """The layers in ascending order, with the ranks that hold them, cut wherever some stage begins or ends, and where
+    some that are sealed do."""
+    cuts = sorted({boundary for layers in (*(stage.layers for stage in stages), *sealed) for boundary in layers})
     at = {boundary: place for place, boundary in enumerate(cuts)}
     held: list[list[int]] = [[] for _ in cuts]
     for rank, (first, stop) in enumerate(stage.layers for stage in stages):

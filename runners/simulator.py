@@ -1,7 +1,10 @@
 """The simulator: executes a plan's programs on a virtual clock.
 
 A discrete-event simulation over the lowered programs (runners/program.py). Messages are pure latency, as the semantics
-say; workers may be slow (their plan's `slowdown`) and operations may jitter.
+says; workers may be slow (their plan's `slowdown`) and operations may jitter.
+
+Of what is left of an iteration (schemas/resumption.py) operations on a part of a stage take their share of its layers;
+messages that workers have kept leave at time 0; and what was under way before takes memory from then on.
 """
 
 import math
@@ -14,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
-from ..schemas.orders import print_operation
+from ..schemas.orders import Kind, Operation, print_operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
+from ..schemas.resumption import RestOperation, print_rest_operation
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
 from .program import (
     AllReduce,
@@ -126,6 +130,8 @@ class Execution:
         ready_s: when each rank had computed and sent everything.
         reduced_s: when each rank's gradients were reduced.
         done_s: when each rank's optimizer step was done.
+        sums_s: which parts of each rank's gradients were summed, and when; sums that never ended are left out.
+        peak_bytes: the most that each rank held of activations and what W needs.
         traffic: of messages.
     """
 
@@ -133,6 +139,8 @@ class Execution:
     ready_s: tuple[float, ...]
     reduced_s: tuple[float, ...]
     done_s: tuple[float, ...]
+    sums_s: tuple[tuple[tuple[Layers, float], ...], ...]
+    peak_bytes: tuple[float, ...]
     traffic: Traffic
 
 
@@ -165,21 +173,27 @@ def execute(
         tuple(machine.ready_s for machine in clock.machines),
         tuple(machine.reduced_s for machine in clock.machines),
         tuple(machine.done_s for machine in clock.machines),
+        tuple(tuple(machine.sums_s) for machine in clock.machines),
+        tuple(machine.peak_bytes for machine in clock.machines),
         Traffic(clock.handed_s, clock.arrivals_s, clock.awaited, clock.lost_s),
     )
 
 
 @dataclass
 class _Machine:
-    """One worker under way: its next instruction, its spans, its memory in micro-batches held."""
+    """One worker under way: its next instruction, its spans, its memory in micro-batches held.
+
+    Of the forward passes in `gone` nothing is held once they have ended.
+    """
 
     worker: Worker
     instructions: tuple[Instruction, ...]
     next: int = 0
     spans: list[Span] = field(default_factory=list)
-    whole: int = 0
-    stashed: int = 0
-    summed: int = 0
+    whole: float = 0.0
+    stashed: float = 0.0
+    gone: frozenset[Operation] = frozenset()
+    sums_s: list[tuple[Layers, float]] = field(default_factory=list)
     peak_bytes: float = 0.0
     busy_s: float = 0.0
     ready_s: float = math.inf
@@ -204,6 +218,10 @@ class _Clock:
         self.direct = frozenset(direct)
         self.cuts = cuts or {}
         self.machines = [_Machine(*pair) for pair in zip(program.workers, program.instructions, strict=True)]
+        if program.rest is not None:
+            for machine in self.machines:
+                machine.whole, machine.stashed = kept_at_first(machine.instructions, self.plan.stage_of(machine.worker))
+                machine.gone = forwards_alone(machine.instructions)
         self.streams = streams
         self.jitter = jitter
         self.moments: list[tuple[float, int]] = [(0.0, rank) for rank in range(len(self.machines))]
@@ -272,15 +290,19 @@ class _Clock:
     def _compute(self, rank: int, machine: _Machine, instruction: Compute, now_s: float) -> float:
         kind = instruction.operation.kind
         stage = self.plan.stage_of(machine.worker)
-        duration_s = stage.duration_s(kind) * (machine.worker.slowdown or 1.0)
+        share = share_of(instruction, stage)
+        duration_s = stage.duration_s(kind) * share * (machine.worker.slowdown or 1.0)
         if self.jitter:
             duration_s *= math.exp(self.jitter * float(self.streams[rank].standard_normal()))
-        machine.whole += {"F": 1, "I": -1, "B": -1, "W": 0}[kind]
-        machine.stashed += {"F": 0, "I": 1, "B": 0, "W": -1}[kind]
+        machine.whole += {"F": share, "I": -share, "B": -share, "W": 0.0}[kind]
+        if instruction.accumulates:  # else nothing is left for a W
+            machine.stashed += {"F": 0.0, "I": share, "B": 0.0, "W": -share}[kind]
         held = machine.whole * stage.activation_bytes + machine.stashed * stage.weight_stash_bytes
         machine.peak_bytes = max(machine.peak_bytes, held)
+        if instruction.operation in machine.gone:
+            machine.whole -= share
         machine.busy_s += duration_s
-        op = print_operation(instruction.operation, machine.worker.pipeline)
+        op = name_of_operation(instruction, machine.worker.pipeline, stage)
         end_s = self._end_s(rank, now_s, duration_s)
         machine.spans.append(Span(machine.worker.name, op, now_s, end_s))
         return end_s
@@ -319,9 +341,13 @@ class _Clock:
 
     def _sum(self, rank: int, machine: _Machine, instruction: AllReduce, now_s: float) -> None:
         """Sum the next part of a rank's gradients; it begins when all its holders have come to it."""
-        if not machine.summed:
+        if not machine.sums_s:
             machine.ready_s = now_s
-        part = instruction.parts[machine.summed]
+        if not instruction.parts:  # all of them had been summed before
+            machine.reduced_s = now_s
+            self._go_on(rank, now_s)
+            return
+        part = instruction.parts[len(machine.sums_s)]
         present = self._gathered(("allreduce", part.layers[0]), len(part.ranks), rank, now_s)
         start_s = max((since_s for since_s, _ in present), default=now_s)
         if not present or self._is_torn(part, start_s):
@@ -336,10 +362,10 @@ class _Clock:
         machine = self.machines[rank]
         reduction = machine.instructions[machine.next]
         assert isinstance(reduction, AllReduce)
-        machine.summed += 1
+        machine.sums_s.append((part.layers, end_s))
         if part.duration_s:
             machine.spans.append(Span(machine.worker.name, "allreduce", start_s, end_s))
-        if machine.summed == len(reduction.parts):
+        if len(machine.sums_s) == len(reduction.parts):
             machine.reduced_s = end_s
             self._go_on(rank, end_s)
         elif math.isfinite(end_s):
@@ -374,6 +400,45 @@ class _Clock:
         for pair in torn:
             self._lose(pair, start_s)
         return bool(torn)
+
+
+def share_of(one: Compute, stage: Stage) -> float:
+    """The part of a stage's layers that an operation runs, which is the part of the stage's time that it takes."""
+    if one.layers is None:
+        return 1.0
+    return (one.layers[1] - one.layers[0]) / (stage.layers[1] - stage.layers[0])
+
+
+def name_of_operation(one: Compute, pipeline: int, stage: Stage) -> str:
+    """Its token in the order of a worker of that pipeline."""
+    if one.layers is None and one.accumulates:
+        return print_operation(one.operation, pipeline)
+    rest = RestOperation(one.operation, one.layers or stage.layers, one.accumulates)
+    return print_rest_operation(rest, pipeline, stage.layers)
+
+
+def kept_at_first(instructions: Sequence[Instruction], stage: Stage) -> tuple[float, float]:
+    """How many micro-batches' activations, and how many stashes for W, a worker has before its first operation.
+
+    Their F, or their I, is not among what is left, but what follows on it is.
+    """
+    held = {"F": 0.0, "I": 0.0}
+    begun: set[Operation] = set()
+    for one in instructions:
+        if isinstance(one, Compute):
+            kind, pipeline, microbatch = one.operation
+            before: Kind = "I" if kind == "W" else "F"
+            if kind != "F" and Operation(before, pipeline, microbatch) not in begun:
+                held[before] += share_of(one, stage)
+            begun.add(one.operation)
+    return held["F"], held["I"]
+
+
+def forwards_alone(instructions: Sequence[Instruction]) -> frozenset[Operation]:
+    """Forward passes that no backward pass follows: they are run for their message."""
+    operations = [one.operation for one in instructions if isinstance(one, Compute)]
+    backwards = {(one.pipeline, one.microbatch) for one in operations if one.kind != "F"}
+    return frozenset(one for one in operations if one.kind == "F" and (one.pipeline, one.microbatch) not in backwards)
 
 
 def is_computed(span: Span) -> bool:

@@ -31,11 +31,18 @@ SharedBuffers = Literal["lowest", "mean"]
 ALWAYS_COMPARED = frozenset(
     {"model", "data", "learning_rate", "microbatch_size", "sequence_length", "paced", "transport", "seed"}
 )
+# What is each worker's own affair, or compared by itself.
+NEVER_COMPARED = frozenset({"threads", "log_memory", "form", "script"})
+
+# What a script does not say: how the workers of a machine go about it.
+BESIDE_SCRIPT = frozenset({"threads", "paced", "transport", "log_memory"})
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What is trained how; the same for all workers but for `threads`. All workers read the form out of the plan.
+    """What is trained how; the same for all workers but for `threads` and `log_memory`.
+
+    All workers read the form out of the plan.
 
     Attributes:
         model: a preset, "file.py:factory", or a config.json; empty where a script says what is trained.
@@ -46,6 +53,8 @@ class TrainingConfig:
         threads: of torch, in each worker.
         paced: every operation lasts what the plan says: more workers than cores.
         transport: how messages are sent.
+        log_memory: bytes of an iteration's messages that a worker keeps, lest they be computed again when others die;
+            None: of all; 0: it keeps nothing of an iteration, which is then done again.
         seed: of all randomness.
         form: of the model behind the plan.
         data_dtype: of the tokens of a raw file, such as "uint16"; None: the file says it.
@@ -66,8 +75,7 @@ class TrainingConfig:
         precision: of parameters and computing; None: as the plan's profile has it.
         weights: a file or folder of safetensors to begin with; None: those beside the model, if there are any.
         random_weights: begin with random ones, whatever there is.
-        script: a Python file that holds a `Training` (training.py); then all but `threads`, `paced` and `transport`
-            stands there.
+        script: a Python file that holds a `Training` (training.py); then all but `BESIDE_SCRIPT` stands there.
     """
 
     model: str = ""
@@ -78,6 +86,7 @@ class TrainingConfig:
     threads: int = 1
     paced: bool = False
     transport: Sending = "auto"
+    log_memory: float | None = None
     seed: int = 0
     form: ModelForm = AS_USUAL
     data_dtype: str | None = None
@@ -111,7 +120,12 @@ class TrainingConfig:
 
     def arguments(self) -> list[str]:
         """The options by which another process trains the same."""
-        how = {"--threads": self.threads, "--transport": self.transport, "--paced": self.paced}
+        how = {
+            "--threads": self.threads,
+            "--transport": self.transport,
+            "--log-memory": self.log_memory,
+            "--paced": self.paced,
+        }
         if self.script is not None:
             return arguments_of({"--script": self.script, **how})
         return arguments_of(
@@ -149,7 +163,7 @@ class TrainingConfig:
         told = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("threads", "form", "script") and (name in ALWAYS_COMPARED or value != usual[name])
+            if name not in NEVER_COMPARED and (name in ALWAYS_COMPARED or value != usual[name])
         }
         evaluated = {"eval_data": list(self.eval_data)} if self.eval_data else {}
         return told | {"data": list(self.data or ())} | evaluated | self.form.options()

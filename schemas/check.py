@@ -19,7 +19,7 @@ from .documents import digest
 from .errors import InvalidInputError
 from .kernels import pays
 from .orders import KINDS, NONE, Columns, parse_columns
-from .plan import Optimizer, Plan, Prediction
+from .plan import Layers, Optimizer, Plan, Prediction
 from .quantities import print_apart, print_bytes, print_number, print_time
 from .sound import OperationTimes, PlanArrays, follow, run_of
 
@@ -205,6 +205,13 @@ def deadlock_free_times(plan: Plan) -> tuple[Floats, Floats]:
     """Start and end of every operation of a valid plan, in worker order: what `check_plan` judged by."""
     table = _tabulate(plan)
     return _times_in_waves(table, _number_cells(table))
+
+
+def makespan_of(plan: Plan) -> float:
+    """The makespan of a valid plan in s, whatever it predicts."""
+    table = _tabulate(plan)
+    _, start_s, end_s = timed_operations(plan)
+    return _makespan_and_period(table, _RowTimes(start_s, end_s))[0]
 
 
 def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
@@ -444,7 +451,7 @@ def _wrong_prediction(table: _OrderColumns, times: _RowTimes, peaks: Floats) -> 
     problems = [
         Violation(f"/prediction/{key}", "the plan predicts {}, its orders give {}".format(*_apart(key, said, found)))
         for key, said, found in wanted
-        if not _close(said, found)
+        if not is_close(said, found)
     ]
     return problems + _wrong_bound(prediction, iteration)
 
@@ -459,7 +466,7 @@ def check_promise(prediction: Prediction, optimizer: Optimizer) -> list[Violatio
     """Check that the times of a prediction agree with each other, without the orders that they are of."""
     name = "period_s" if optimizer == "staggered" else "makespan_s"
     iteration = prediction.iteration_time_s
-    if not _close(iteration, getattr(prediction, name)):
+    if not is_close(iteration, getattr(prediction, name)):
         takes, stated = print_apart(iteration, getattr(prediction, name), print_time)
         message = f"the iteration takes {takes}, its {name} is {stated}"
         return [Violation("/prediction/iteration_time_s", message)]
@@ -474,7 +481,7 @@ def _wrong_bound(prediction: Prediction, iteration: float) -> list[Violation]:
         message = f"the iteration takes {takes}, less than its “lower bound” {least}"
         problems.append(Violation("/prediction/lower_bound_s", message))
     gap = iteration / bound - 1 if bound else 0.0
-    if not _close(prediction.gap, gap):
+    if not is_close(prediction.gap, gap):
         stated, found = print_apart(prediction.gap, gap, print_number)
         problems.append(Violation("/prediction/gap", f"the plan states a gap of {stated}, it is {found}"))
     if prediction.proof == "optimal" and iteration > bound * (1 + ROUNDING):
@@ -484,41 +491,53 @@ def _wrong_bound(prediction: Prediction, iteration: float) -> list[Violation]:
 
 
 def _makespan_and_period(table: _OrderColumns, times: _RowTimes) -> tuple[float, float]:
-    """When all gradients are summed, layer by layer from the last on, and all have stepped; and the longest window.
-
-    Where nobody's stage begins or ends there is nothing between two layers: they are summed as one.
-    """
+    """When all gradients are summed and all have stepped; and the longest window."""
     plan = table.plan
     live = np.array([not worker.failed for worker in plan.workers])
-    stages = [plan.stage_of(worker) for worker in plan.workers]
-    layers = np.array([stage.layers for stage in stages])
-    reduce_s, step_s = (
-        np.array([getattr(stage, name) for stage in stages], dtype=np.float64)
-        for name in ("allreduce_s", "optimizer_s")
-    )
-    first_s, begun_s, sum_s = np.full(len(stages), np.inf), np.zeros(len(stages)), np.zeros(len(stages))
+    first_s, ended_s = np.full(len(live), np.inf), np.zeros(len(live))
     rows = table.first[table.busy]
     first_s[table.busy] = np.minimum.reduceat(times.start_s, rows)
-    begun_s[table.busy] = np.maximum.reduceat(times.end_s, rows)
-    boundaries = np.unique(layers[live])
-    for start, stop in zip(boundaries[-2::-1], boundaries[:0:-1], strict=True):
-        holders = np.flatnonzero(live & (layers[:, 0] <= start) & (stop <= layers[:, 1]))
-        if len(holders):
-            begun_s[holders] = (begun_s[holders] + sum_s[holders]).max()
-            held = layers[holders, 1] - layers[holders, 0]
-            sum_s[holders] = (reduce_s[holders] * ((stop - start) / held)).max()
-    _, alike = np.unique(layers[live], axis=0, return_inverse=True)
+    ended_s[table.busy] = np.maximum.reduceat(times.end_s, rows)
+    begun_s, sum_s = sums_s(plan, ended_s[live])
+    stages = [plan.stage_of(worker) for worker in plan.live_workers()]
+    step_s = np.array([stage.optimizer_s for stage in stages])
+    _, alike = np.unique([stage.layers for stage in stages], axis=0, return_inverse=True)
     alike = alike.reshape(-1)
     groups = int(alike.max()) + 1
     began_s, steps_s, done_s, lasts_s = np.full(groups, np.inf), *(np.zeros(groups) for _ in range(3))
     np.minimum.at(began_s, alike, first_s[live])
-    np.maximum.at(steps_s, alike, step_s[live])
-    done_s[alike], lasts_s[alike] = begun_s[live], sum_s[live]
+    np.maximum.at(steps_s, alike, step_s)
+    done_s[alike], lasts_s[alike] = begun_s, sum_s
     makespan = float((done_s + lasts_s).max() + steps_s.max())
     return makespan, float((done_s - began_s + lasts_s + steps_s).max())
 
 
-def _close(a: float, b: float) -> bool:
+def sums_s(plan: Plan, ended_s: Floats, sealed: Sequence[Layers] = ()) -> tuple[Floats, Floats]:
+    """When the last sum of each live worker begins and how long it takes in s: layer by layer from the last on.
+
+    Where nobody's stage begins or ends there is nothing between two layers: they are summed as one.
+
+    Args:
+        plan: whose workers sum their gradients.
+        ended_s: when each live worker ends its last operation.
+        sealed: layers whose sums there are already, as ranges that do not touch each other.
+    """
+    stages = [plan.stage_of(worker) for worker in plan.live_workers()]
+    layers = np.array([stage.layers for stage in stages])
+    reduce_s = np.array([stage.allreduce_s for stage in stages], dtype=np.float64)
+    begun_s, sum_s = ended_s.copy(), np.zeros(len(stages))
+    boundaries = np.unique(np.append(layers, np.array(sealed, dtype=layers.dtype)))
+    for start, stop in zip(boundaries[-2::-1], boundaries[:0:-1], strict=True):
+        holders = np.flatnonzero((layers[:, 0] <= start) & (stop <= layers[:, 1]))
+        if len(holders) and not any(first <= start and stop <= end for first, end in sealed):
+            begun_s[holders] = (begun_s[holders] + sum_s[holders]).max()
+            held = layers[holders, 1] - layers[holders, 0]
+            sum_s[holders] = (reduce_s[holders] * ((stop - start) / held)).max()
+    return begun_s, sum_s
+
+
+def is_close(a: float, b: float) -> bool:
+    """Whether two values of a prediction differ by rounding only."""
     return abs(a - b) <= ROUNDING * max(abs(a), abs(b), 1e-3)
 
 

@@ -183,6 +183,8 @@ KEYS = (
     JobKey("training", "paced", _FLAG, "true", "Let every operation last what the plan says.", _at("--paced", "run")),
     JobKey("training", "transport", _TEXT, '"auto"', "How messages are sent: auto, direct or delegated.",
            _at("--transport", "run", "simulate")),
+    JobKey("training", "log_memory", _NUMBER, '"1GB"', "For messages that each worker keeps of an iteration.",
+           _at("--log-memory", "run")),
     JobKey("training", "checkpoint", _TEXT, '"checkpoints"', "Save checkpoints in this folder.",
            _at("--checkpoint", *_LED), is_path=True, only=_LEADING),
     JobKey("training", "checkpoint_every", _NUMBER, "100", "How often: so many iterations, or a time as in \"10min\".",

@@ -227,6 +227,24 @@ class Plan(Displayed):
             return self.links_of(sender.pipeline)[link].delay_s
         return self.template_of(origin).links[link].delay_s
 
+    def boundary_delay_s(self, origin: int, boundary: int, sender: Worker, receiver: Worker) -> float:
+        """Seconds that a message at a boundary of layers takes between any two workers, of whatever stages.
+
+        That of the link behind the stage that holds the layer before the boundary, as in `hop_delay_s`: in the
+        pipeline of both, else in that of the micro-batch; where its stages end elsewhere, it is the nearest there is.
+
+        Args:
+            origin: the micro-batch's pipeline.
+            boundary: the layer that follows it.
+            sender: who sends; 0 s if it is the receiver itself.
+            receiver: who takes it.
+        """
+        pipeline = sender.pipeline if sender.pipeline == receiver.pipeline else origin
+        stages = self.template_of(pipeline).stages
+        link = next(number for number, stage in enumerate(stages) if boundary <= stage.layers[1])
+        link = min(link, len(stages) - 2)
+        return 0.0 if link < 0 or sender == receiver else self.hop_delay_s(origin, link, sender, receiver)
+
     def microbatch_offset(self, pipeline: int) -> int:
         """The global number of a pipeline's micro-batch 0."""
         return sum(earlier.microbatches for earlier in self.pipelines[:pipeline])

@@ -215,6 +215,11 @@ class JobAdvice(Protocol):
         """What plans anew; it may be made when it is first asked for, which takes a while."""
         ...
 
+    @property
+    def resume(self) -> Resume:
+        """What plans the rest of an iteration; it may be loaded when it is first asked for."""
+        ...
+
     def monitor(self, is_resumed: bool) -> Monitor:
         """What finds out what is slow, and which costly remedies that has been worth.
 

@@ -6,7 +6,9 @@ of what layer b - 1 gives.
 """
 
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from .display import Displayed
@@ -99,6 +101,38 @@ class Standing:
     def is_empty(self) -> bool:
         """Whether the worker has nothing of the iteration."""
         return not (self.ledger or self.sealed or self.stashes or self.messages)
+
+
+def layer_runs(layers: Iterable[int]) -> tuple[Layers, ...]:
+    """Layers, ascending, neighbours joined."""
+    numbers = sorted(set(layers))
+    cuts = [place for place, (one, other) in enumerate(pairwise(numbers), start=1) if other != one + 1]
+    starts = [0, *cuts, len(numbers)] if numbers else []
+    return tuple((numbers[first], numbers[stop - 1] + 1) for first, stop in pairwise(starts))
+
+
+def ledger_entries(by_layer: Mapping[int, Collection[int]]) -> tuple[LedgerEntry, ...]:
+    """The micro-batches of each layer as a ledger; neighbouring layers with the same ones stand together."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for layer, own in by_layer.items():
+        alike.setdefault(tuple(sorted(own)), []).append(layer)
+    entries = (LedgerEntry(run, own) for own, layers in alike.items() if own for run in layer_runs(layers))
+    return tuple(sorted(entries, key=lambda entry: entry.layers))
+
+
+def stashes_of(after: Mapping[int, Literal["F", "I"]]) -> tuple[Stash, ...]:
+    """Micro-batches under way, each with what was done last, as stashes."""
+    kinds: tuple[Literal["F", "I"], ...] = ("F", "I")
+    own = ((kind, tuple(sorted(number for number, last in after.items() if last == kind))) for kind in kinds)
+    return tuple(Stash(kind, numbers) for kind, numbers in own if numbers)
+
+
+def held_messages(messages: Iterable[tuple[MessageKind, int, int]]) -> tuple[HeldMessages, ...]:
+    """Messages, each by its kind, its boundary and its global micro-batch, as a standing has them."""
+    held: dict[tuple[MessageKind, int], set[int]] = {}
+    for kind, boundary, number in messages:
+        held.setdefault((kind, boundary), set()).add(number)
+    return tuple(HeldMessages(*way, tuple(sorted(numbers))) for way, numbers in sorted(held.items()))
 
 
 # Who does what is left.

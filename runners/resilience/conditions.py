@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
 from ...schemas.protocols import Measured, Monitor
@@ -19,6 +19,10 @@ from .protocol import Cores, Hello
 
 # What a job has been through, in numbers: iteration times, and the time that every change has cost.
 
+
+# How far a change has come: all were told to regroup; have told their standings; the plan is there; what is left is
+# planned; the epoch is announced; its last worker is ready.
+RecoveryStep = Literal["told", "standings", "plan", "rest", "epoch", "ready"]
 
 # Of so many iterations the median is what one usually takes.
 RECENT = 5
@@ -51,10 +55,15 @@ class Chronicle:
     """
 
     change: MembershipChange = field(default_factory=MembershipChange)
+    _reached_s: dict[str, float] = field(default_factory=dict)  # since the last commit, when it came how far
     _recovering: MembershipChange | None = None
     _committed_s: float | None = None
     _formed_s: float | None = None
     _times: list[IterationTime] = field(default_factory=list)
+
+    def reach(self, what: RecoveryStep, now_s: float) -> None:
+        """A change has come so far; where it comes there again, that counts."""
+        self._reached_s[what] = now_s
 
     def begin_epoch(self) -> str:
         """A new epoch begins; gives the reason."""
@@ -70,6 +79,7 @@ class Chronicle:
     def note_ready(self, now_s: float) -> None:
         """A worker has joined the epoch; with the last one it is formed."""
         self._formed_s = now_s
+        self.reach("ready", now_s)
 
     def note_commit(self, now_s: float, evaluation_s: float = 0.0) -> tuple[float, Recovered | None]:
         """An iteration is committed.
@@ -87,6 +97,7 @@ class Chronicle:
         took_s = max(0.0, now_s - evaluation_s - begun_s)
         self._times.append(IterationTime(len(self._times), took_s, is_first=self._recovering is not None))
         self._recovering = None
+        self._reached_s.clear()
         self._committed_s = now_s
         return took_s, recovery
 
@@ -103,6 +114,7 @@ class Chronicle:
             reason=change.reason,
             seconds=now_s - change.since_s,
             lost_s=max(0.0, now_s - self._committed_s - usual_s),
+            after_s={what: max(0.0, at_s - change.since_s) for what, at_s in self._reached_s.items()},
         )
 
 

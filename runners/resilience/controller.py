@@ -22,6 +22,7 @@ from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ...schemas.plan import Plan
 from ...schemas.protocols import Hand, JobAdvice, Replanned
+from ...schemas.resumption import Rest
 from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
@@ -135,6 +136,7 @@ class JobController:
         self._crowding = None if monitor is None or slows else Crowding(monitor, remark)
         surroundings = Surroundings(
             make_plan=self._make_plan,
+            resume=self._plan_rest,
             welcome=self._welcome,
             announce=note,
             on_spans=self._take_spans,
@@ -147,6 +149,7 @@ class JobController:
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
         self._advice.answers.warm_up()
+        _ = self._advice.resume
 
     def lead(
         self,
@@ -234,6 +237,10 @@ class JobController:
         if self.how.timeline is not None:
             self._planned.append(found.plan)
         return found
+
+    def _plan_rest(self, *what: Any) -> Rest:
+        """Late: a restarted coordinator has other things to load first."""
+        return self._advice.resume(*what)
 
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))

@@ -207,6 +207,9 @@ class Recovered(Announcement):
         seconds: since the change was noticed.
         lost_s: between two commits, less what an iteration usually takes.
         reason: what the change was.
+        after_s: when it had come how far, in s since it was noticed: all `told` to regroup; all `standings` told; the
+            `plan` there; the `rest` of the iteration planned; the `epoch` announced; its last worker `ready`. What did
+            not happen is not there.
     """
 
     event = "recovered"
@@ -215,6 +218,52 @@ class Recovered(Announcement):
     seconds: float
     lost_s: float
     reason: str = ""
+    after_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationResumed(Announcement):
+    """The iteration in which workers were lost goes on where it was.
+
+    Attributes:
+        kept: operations, of those that the plan has for the whole iteration, whose work stays.
+        left: operations that are yet to be run.
+        again: those of them that are run again, only for the messages that come of them.
+        resent: messages that are sent again.
+        copied: sums of gradients that go to workers that lack them.
+        sealed: layers whose sums have ended already, in words; empty where there are none.
+    """
+
+    event = "resume"
+
+    kept: int
+    left: int
+    again: int
+    resent: int
+    copied: int
+    sealed: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """How much is kept, and what is left."""
+        again = f", {self.again} of them again" if self.again else ""
+        sealed = f"; of {self.sealed} the sums are there" if self.sealed else ""
+        kept = f"{counted(self.kept, 'operation')} kept, {self.left} left"
+        return f"iteration {self.iteration} goes on: {kept}{again}{sealed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationRedone(Announcement):
+    """The iteration in which workers were lost is done anew, for this `reason`."""
+
+    event = "redo"
+
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """Why."""
+        return f"iteration {self.iteration} is done anew: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -678,8 +727,25 @@ def announcements_of(message: Epoch, plan: Plan, joining: Collection[str]) -> It
         sidesteps={f"{seats[a].worker}-{seats[b].worker}": number for a, b, number in message.sidesteps},
         predicted_iteration_time_s=plan.prediction.iteration_time_s if plan.prediction else None,
     )
+    if message.rest is not None:
+        yield _resumed(message.rest, plan)
     for group in message.examine:
         yield ExaminationBegun(workers=tuple(seats[rank].worker for rank in group), iteration=message.iteration)
+
+
+def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
+    left = [one for number in range(len(rest.workers)) for one in rest.operations(number, plan)]
+    again = sum(not one.accumulates for one in left)
+    whole = sum(len(tuple(worker.operations())) for worker in plan.live_workers())
+    return IterationResumed(
+        iteration=rest.iteration,
+        kept=max(0, whole - (len(left) - again)),
+        left=len(left),
+        again=again,
+        resent=len(rest.sends),
+        copied=len(rest.copies),
+        sealed=print_layers(rest.sealed) if rest.sealed else "",
+    )
 
 
 def timeline_events(announced: Iterable[tuple[float, Announcement]]) -> tuple[TimelineEvent, ...]:

@@ -106,8 +106,8 @@ class CoordinatorLink:
     def send(self, message: FromWorker) -> None:
         """Say something, from any thread; without a connection it is lost.
 
-        Votes are not, nor are the latest Ready, Saved, Published and Leaving: the next coordinator hears them, unless
-        its predecessor has answered them.
+        Votes and losses are not, nor are the latest Ready, StandingTold, Saved, Published and Leaving: the next
+        coordinator hears them, unless its predecessor has answered them.
         """
         data = encode(message)
         with self._lock:

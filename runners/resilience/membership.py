@@ -10,6 +10,7 @@ from ...schemas.checkpoint import CheckpointFile, print_layers
 from ...schemas.conditions import Conditions
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand
+from ...schemas.resumption import Rest
 from .events import CheckpointSaved, MakePlan, Planned
 from .protocol import (
     Copy,
@@ -43,6 +44,7 @@ class Member:
             those from before the epoch.
         is_leaving: it will go at the next commit.
         others: host:port of its meeting places on other networks.
+        regroups: whether it can tell what it has of an iteration under way.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Member:
     holds: Layers | None = None
     is_leaving: bool = False
     others: tuple[str, ...] = ()
+    regroups: bool = False
 
     def seat(self) -> RankAssignment:
         """Where it sits, as an epoch says it."""
@@ -67,11 +70,12 @@ class Newcomer:
     not_before: int
     since_s: float
     others: tuple[str, ...] = ()
+    regroups: bool = False
 
     @classmethod
     def of(cls, hello: Hello, now_s: float) -> "Newcomer":
         """Who has said hello."""
-        return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others)
+        return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others, hello.regroups)
 
 
 def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
@@ -154,12 +158,21 @@ class VoteCounter:
 
     Args:
         plan: what is executed.
+        rest: what is left of the first iteration; None: all.
+        losses: of that, by micro-batch, as they were told before the sums; where those are sealed they count, whoever
+            is gone since.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(
+        self, plan: Plan, rest: Rest | None = None, losses: Mapping[int, MicrobatchLoss] | None = None
+    ) -> None:
+        self._rest = rest
         self._wanted = list(range(plan.total_microbatches()))
         self._layers = {place: layers_at(plan, place) for place in live_places(plan)}
         self._number_of_layers = plan.templates[0].stages[-1].layers[1]
+        self._told = (
+            losses if rest is not None and losses is not None and seals(rest, self._number_of_layers - 1) else {}
+        )
         self._votes: dict[int, dict[Place, Vote]] = {}
 
     def add(self, place: Place, vote: Vote) -> None:
@@ -172,20 +185,32 @@ class VoteCounter:
 
     def miscount(self, iteration: int) -> str | None:
         """What is wrong with an iteration in which not every layer saw every micro-batch exactly once."""
-        cuts = sorted({cut for layers in self._layers.values() for cut in layers})
+        done = [entry for place, vote in self._votes[iteration].items() for entry in self._ledger(place, vote)]
+        sealed = self._sealed(iteration)
+        cuts = sorted(
+            {cut for layers in [*self._layers.values(), *(own for own, _ in done), *sealed] for cut in layers}
+        )
         for first, stop in pairwise(cuts):
-            numbers = [
-                number
-                for place, vote in self._votes[iteration].items()
-                if self._layers[place][0] <= first < self._layers[place][1]
-                for number in vote.microbatches
-            ]
+            if any(layers[0] <= first < layers[1] for layers in sealed):
+                continue  # the sum has ended, and with it was every micro-batch of its time
+            numbers = [n for layers, own in done if layers[0] <= first < layers[1] for n in own]
             if sorted(numbers) != self._wanted:
                 missing = sorted(set(self._wanted) - set(numbers))
                 double = sorted({n for n in numbers if numbers.count(n) > 1})
                 where = print_layers([(first, stop)])
                 return f"{where} lost micro-batches {missing} and did {double} twice in iteration {iteration}"
         return None
+
+    def _ledger(self, place: Place, vote: Vote) -> Iterator[tuple[Layers, tuple[int, ...]]]:
+        """The micro-batches in a worker's own part of the sums, by layers that it holds."""
+        first, stop = self._layers[place]
+        if vote.ledger is None:
+            yield (first, stop), vote.microbatches
+        for entry in vote.ledger or ():
+            yield (max(first, entry.layers[0]), min(stop, entry.layers[1])), entry.microbatches
+
+    def _sealed(self, iteration: int) -> tuple[Layers, ...]:
+        return self._rest.sealed if self._rest is not None and self._rest.iteration == iteration else ()
 
     def is_finite(self, iteration: int) -> bool:
         """Whether all gradients are finite, and so is their norm."""
@@ -231,13 +256,20 @@ class VoteCounter:
         return [told[layer] for layer in sorted(told)]
 
     def _losses(self, iteration: int) -> list[MicrobatchLoss]:
-        """In logs of before these are shares of the mean."""
+        """Of each micro-batch once; in logs of before these are shares of the mean."""
         told = [loss for vote in self._votes[iteration].values() for loss in vote.losses]
-        return [loss if len(loss) == 3 else (*loss, 1 / len(self._wanted)) for loss in told]
+        found = {loss[0]: loss if len(loss) == 3 else (*loss, 1 / len(self._wanted)) for loss in told}
+        told_before = self._told if self._sealed(iteration) else {}
+        return [*{**told_before, **found}.values()]
 
     def forget(self, iteration: int) -> None:
         """The votes of a committed iteration are of no more use."""
         del self._votes[iteration]
+
+
+def seals(rest: Rest, layer: int) -> bool:
+    """Whether the sum over a layer's gradients has ended before; the last one's losses then are not computed again."""
+    return any(first <= layer < stop for first, stop in rest.sealed)
 
 
 def mean_loss(losses: Collection[MicrobatchLoss]) -> float | None:
@@ -280,14 +312,18 @@ class Saving:
         self._path: str | None = None
         self.is_over = False
 
-    def add(self, worker: str, saved: Saved) -> None:
-        """A saver has written its part, or could not."""
-        if saved.iteration != self._iteration or worker not in self._waited_for:
+    def note(self, worker: str, written: Saved | Published) -> None:
+        """A saver has written its part, or the whole is visible; or that could not be."""
+        if written.iteration != self._iteration:
             return
-        self._waited_for.discard(worker)
-        if saved.part is not None:
-            self._parts.append(saved.part)
-        self._error = self._error or saved.error
+        if isinstance(written, Published):
+            if self._publisher is not None:
+                self._path, self._error = written.path, self._error or written.error
+                self.is_over = True
+        elif worker in self._waited_for:
+            self._waited_for.discard(worker)
+            self._parts += [] if written.part is None else [written.part]
+            self._error = self._error or written.error
 
     def lose(self, worker: str) -> None:
         """A worker has died; its part will not come, and another one must publish."""
@@ -314,12 +350,6 @@ class Saving:
         is_wanted = self._error is None or self._is_last_resort
         parts = tuple(sorted(self._parts, key=lambda part: part.layers)) if is_wanted else ()
         return Publish(self._folder, self._iteration, parts, self._taken)
-
-    def end(self, published: Published) -> None:
-        """It is visible, or could not be made so."""
-        if published.iteration == self._iteration and self._publisher is not None:
-            self._path, self._error = published.path, self._error or published.error
-            self.is_over = True
 
     def outcome(self, now_s: float) -> CheckpointSaved:
         """What came of it."""
@@ -380,7 +410,7 @@ def seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:
 
 
 # Whether states of layers that are to be equal are, by the checksums that workers have said: copies, and at a job's
-# start what each has made for itself.
+# start what each has made for itself. So are sums of gradients that several workers have.
 
 
 class Checksums:
@@ -388,10 +418,11 @@ class Checksums:
 
     def __init__(self) -> None:
         self._said: dict[str, dict[int, str]] = {}
+        self._sums: dict[str, dict[int, str]] = {}
 
     def add(self, worker: str, ready: Ready, epoch: Epoch) -> Iterator[tuple[str, str]]:
         """What a worker has said; gives (source, target) of every copy of the epoch known to be wrong by now."""
-        self._said[worker] = dict(ready.checksums)
+        self._said[worker], self._sums[worker] = dict(ready.checksums), dict(ready.sums)
         for copy in epoch.copies:
             source, target = (epoch.seats[rank].worker for rank in (copy.source, copy.target))
             sums, others = self._said.get(source, {}), self._said.get(target, {})
@@ -400,16 +431,24 @@ class Checksums:
 
     def unlike(self, worker: str) -> tuple[str, int] | None:
         """Who has said another checksum of some layer than this worker, and the layer; None where nobody has."""
-        own = self._said[worker]
-        return next(
-            (
-                (other, layer)
-                for other, sums in sorted(self._said.items())
-                for layer in sorted(own.keys() & sums.keys())
-                if sums[layer] != own[layer]
-            ),
-            None,
-        )
+        return _unlike_own(self._said, worker)
+
+    def unlike_sums(self, worker: str) -> tuple[str, int] | None:
+        """The same of the sums over a layer's gradients."""
+        return _unlike_own(self._sums, worker)
+
+
+def _unlike_own(said: Mapping[str, Mapping[int, str]], worker: str) -> tuple[str, int] | None:
+    own = said[worker]
+    return next(
+        (
+            (other, layer)
+            for other, sums in sorted(said.items())
+            for layer in sorted(own.keys() & sums.keys())
+            if sums[layer] != own[layer]
+        ),
+        None,
+    )
 
 
 # Whether a worker that says hello is of this job, and may come in.

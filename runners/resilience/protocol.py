@@ -63,6 +63,7 @@ class Hello:
         returning: set when it comes back to a coordinator that was gone.
         cores: those that it may use, alone or with other workers; None: it does not say.
         evaluates: whether it is to evaluate what was trained after the job's last iteration.
+        regroups: whether it keeps what it has done of an iteration when others are lost, and can tell it (`Regroup`).
     """
 
     proof: str
@@ -76,6 +77,7 @@ class Hello:
     others: tuple[Name, ...] = ()
     cores: Cores | None = None
     evaluates: bool = False
+    regroups: bool = False
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT
@@ -367,11 +369,14 @@ class Ready:
         layers: [first, stop) of that stage.
         checksums: (layer, sha256 of its state) of the layers that it has sent or been sent; of all that it holds where
             nothing is committed, for each has made them for itself.
+        sums: (layer, sha256 of the sum over its gradients) of the layers whose sums it has sent or been sent
+            (`Rest.copies`).
     """
 
     epoch: Index
     layers: Layers
     checksums: tuple[tuple[Index, str], ...] = ()
+    sums: tuple[tuple[Index, str], ...] = ()
     kind: Literal["ready"] = "ready"
 
     __pydantic_config__ = STRICT

@@ -1,7 +1,8 @@
 """The coordinator's rules: a state machine, events in (events.py) and instructions out, without I/O, clock or chance.
 
-Membership is by epochs. Whenever it changes, all live workers leave the iteration under way, form new groups and redo
-it with the plan for who is left; an iteration counts once every worker of the epoch has voted that its gradients are
+Membership is by epochs. Whenever it changes, all live workers leave the iteration under way, form new groups and go on
+with the plan for who is left. Where somebody is lost in the midst of an iteration, they do only what is left of it
+(regrouping.py), else all of it; an iteration counts once every worker of the epoch has voted that its gradients are
 reduced, and only then does anybody step the optimizer (with a staggered optimizer: make its step final). What was
 committed is therefore never lost, and what was not leaves no trace.
 
@@ -44,6 +45,7 @@ from .events import (
     Finish,
     Instruction,
     IterationCommitted,
+    IterationRedone,
     JobEnded,
     JobRestarting,
     JobStarted,
@@ -55,6 +57,7 @@ from .events import (
     PlanKept,
     Planned,
     Restarted,
+    RestPlanned,
     Said,
     StopAsked,
     Tell,
@@ -83,6 +86,7 @@ from .membership import (
     mean_loss,
     refusal_of_double,
     savers,
+    seals,
     seats_of,
     stranger_to,
 )
@@ -96,16 +100,21 @@ from .protocol import (
     Hello,
     Job,
     Leaving,
+    LossesTold,
     Published,
+    RankAssignment,
     Ready,
     Refused,
+    Regroup,
     Saved,
     Saver,
+    StandingTold,
     StepTerms,
     Suspect,
     Vote,
     Whereabouts,
 )
+from .regrouping import ANEW, Inventory, LossBook
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
 
@@ -133,6 +142,9 @@ class CoordinatorRules:
         self._seats: Seats = {}
         self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
         self._questions = Questions()
+        self._inventory = Inventory()
+        self._losses = LossBook()
+        self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
         self._circumstances = Circumstances()
         self._standstill = Standstill(job)
         self._tally = VoteCounter(job.plan)
@@ -171,8 +183,8 @@ class CoordinatorRules:
                 self._lose(event.connection, event.reason)
             case Said():
                 self._listen(event)
-            case Planned():
-                self._questions.note(event)
+            case Planned() | RestPlanned():
+                self._take_answer(event)
             case Noticed():
                 for found in self._circumstances.note(event.conditions):
                     self._announce(found, self.committed + 1)
@@ -185,6 +197,14 @@ class CoordinatorRules:
                 self._announce(JobStopping(), self._stops_after)
         self._advance()
         return self._out
+
+    def _take_answer(self, answer: Planned | RestPlanned) -> None:
+        if isinstance(answer, Planned):
+            self._chronicle.reach("plan", self._now_s)
+            self._questions.note(answer)
+        else:
+            self._chronicle.reach("rest", self._now_s)
+            self._inventory.hear(answer)
 
     # Who is there
 
@@ -220,8 +240,9 @@ class CoordinatorRules:
         self._by_connection[connection] = member
         self._awaited.discard(member.name)
         assert hello.returning is not None
-        if hello.returning.epoch < self.epoch and self._epoch_message is not None:
-            self._tell(connection, self._epoch_message)
+        latest = self._inventory.message or self._epoch_message
+        if hello.returning.epoch < self.epoch and latest is not None:
+            self._tell(connection, latest)
         elif hello.returning.committed < self.committed and self._commit_message is not None:
             self._tell(connection, self._commit_message)
         if self._halt_message is not None:
@@ -261,6 +282,8 @@ class CoordinatorRules:
             self._settle()
         elif kind == "stall" and int(number) == self._watches:
             self._watch()
+        elif kind == "standings" and int(number) == self.epoch:
+            self._wait_no_longer()
         elif kind == "return":
             for name in sorted(self._awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
@@ -273,6 +296,7 @@ class CoordinatorRules:
         """Connections are gone; members that are alive will be back."""
         self.newcomers.clear()
         self._questions.restart()
+        self._inventory.restart()
         self._by_connection.clear()
         if self.phase == "gathering":
             self.members.clear()
@@ -286,6 +310,7 @@ class CoordinatorRules:
         self._is_suspected = False  # what was to follow from it is forgotten
         if self.phase == "running":
             self._begin_watch()
+            self._wait_for_standings()
             self._out.append(Wake(self.job.heartbeat_limit_s, "return"))
             self._announce(CoordinatorRestarted(), self.committed + 1)
 
@@ -304,16 +329,16 @@ class CoordinatorRules:
                 self._commit_what_is_complete()
             case Ready() as ready:
                 self._note_ready(member, ready)
+            case StandingTold() | LossesTold() as told:
+                self._note_told(member, told)
             case Suspect() as suspect if suspect.epoch == self.epoch:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
                 self._note_whereabouts(member, answer)
             case Leaving():
                 member.is_leaving = True
-            case Saved() as saved if self._saving is not None:
-                self._saving.add(member.name, saved)
-            case Published() as published if self._saving is not None:
-                self._saving.end(published)
+            case Saved() | Published() as written if self._saving is not None:
+                self._saving.note(member.name, written)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
         if ready.epoch != self.epoch:
@@ -331,6 +356,9 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
+        torn = self._checksums.unlike_sums(member.name)
+        if torn is not None and self.phase == "running":
+            self._halt(f"workers {torn[0]} and {member.name} have other sums of the gradients of layer {torn[1]}")
         unlike = self._checksums.unlike(member.name) if self._epoch_message.nothing_committed else None
         if unlike is not None and self.phase == "running":
             other, layer = unlike
@@ -425,6 +453,7 @@ class CoordinatorRules:
         if self._break_links() or found.is_anybody_absent:
             return
         futile = self._standstill.count_futile()
+        self._redone = self.committed + 1
         if futile == UNEXPLAINED:
             for pair in self._standstill.lost_between():
                 self._circumstances.suspect(*pair)
@@ -455,7 +484,7 @@ class CoordinatorRules:
                 return
             wrong, terms = self._tally.miscount(iteration), self._tally.terms(iteration, self._taken)
             if wrong is not None:
-                self._halt(wrong)
+                self._redo_or_halt(iteration, wrong)
                 return
             if terms.count <= 0:
                 self._halt(
@@ -471,6 +500,17 @@ class CoordinatorRules:
                 return
             self._commit(iteration, terms)
 
+    def _redo_or_halt(self, iteration: int, wrong: str) -> None:
+        """Not everything was done once: with the rest of an iteration somebody had not what it had told."""
+        assert self._epoch_message is not None
+        rest = self._epoch_message.rest
+        if rest is None or rest.iteration != iteration:
+            self._halt(wrong)
+            return
+        self._announce(IterationRedone(reason=wrong), iteration)
+        self._redone = iteration
+        self._go_back(wrong)
+
     def _go_back(self, reason: str) -> None:
         """Stages that have stepped already must all go back; their next iteration, under way, is worth nothing."""
         self._must_reform = self._is_void = True
@@ -484,6 +524,7 @@ class CoordinatorRules:
         loss, evaluation_s = self._tally.loss(iteration), self._tell_evaluation(iteration)
         learning_rate = self._tally.learning_rate(iteration)
         self._tally.forget(iteration)
+        self._losses.commit(iteration)
         self._circumstances.examinations.commit()
         self._set_last(iteration)
         if self._was_skipped and self._is_staggered:
@@ -642,6 +683,7 @@ class CoordinatorRules:
         if self._is_to_stop:
             self._halt("stopped as asked", INTERRUPTED)
         elif self._must_change:
+            self._regroup()
             self._prepare_change(at_once=True)
         elif self._must_evaluate:
             pass  # nothing that can wait is worth while any more
@@ -732,8 +774,8 @@ class CoordinatorRules:
         lost = missing_layers(self._layers, held_by(hand for hand in crew if hand.worker in seats.values()))
         if lost:
             self._halt_without(lost)
-        else:
-            self._begin_epoch(plan, seats)
+        elif (left := self._what_is_left(crew, plan, seats)) is not None:
+            self._begin_epoch(plan, seats, left)
 
     def _halt_without(self, lost: tuple[Layers, ...]) -> None:
         self._halt(f"nobody is left who holds {print_layers(lost)}")
@@ -753,15 +795,87 @@ class CoordinatorRules:
             *(Hand(name, None, anything) for name in arrivals if not arrivals.keys() <= self._spare),
         )
 
+    # What is left of an iteration in the midst of which somebody is lost
+
+    def _regroup(self) -> None:
+        """Ask those who are left what they have of the iteration under way, where that is worth anything."""
+        is_between = self._is_draining and self.committed >= self._last
+        can_tell = all(member.regroups for member in self.members.values())
+        if is_between or self._is_void or self._must_evaluate or not can_tell or self._inventory.covers(self.members):
+            return
+        self.epoch += 1
+        arrivals = [self.newcomers[connection] for connection in coming(self.newcomers, self.committed + 1).values()]
+        message = Regroup(
+            epoch=self.epoch,
+            iteration=self.committed + 1,
+            skipped=self._was_skipped,
+            members=(
+                *(self.members[name].seat() for name in self._seats.values() if name in self.members),
+                *(RankAssignment("-", one.name, one.store, one.others) for one in arrivals if one.regroups),
+            ),
+            terms=self._terms,
+            taken=self._taken,
+            reason=self._chronicle.change.reason,
+        )
+        self._inventory.begin(message, self.members, self.plan)
+        self._chronicle.reach("told", self._now_s)
+        self._tell_all(message)
+        for connection, newcomer in self.newcomers.items():
+            if newcomer in arrivals and newcomer.regroups:
+                self._tell(connection, message)
+        self._wait_for_standings()
+
+    def _wait_for_standings(self) -> None:
+        if self._inventory.message is not None:
+            self._out.append(Wake(self.job.heartbeat_limit_s, f"standings/{self.epoch}"))
+
+    def _wait_no_longer(self) -> None:
+        """Go on without what somebody has not told; whether it hangs is seen when it does not enter the epoch."""
+        if self._awaited:  # after a restart of the coordinator
+            self._wait_for_standings()
+        else:
+            self._inventory.give_up()
+
+    def _note_told(self, member: Member, told: StandingTold | LossesTold) -> None:
+        if isinstance(told, LossesTold):
+            self._losses.add(told, self.committed)
+            return
+        wrong = self._inventory.note(member.name, member.holds, told)
+        if wrong is not None:
+            self._expel(member, f"what it says to have of iteration {told.iteration} is wrong: {wrong}")
+        elif self._inventory.is_complete:
+            self._chronicle.reach("standings", self._now_s)
+
+    def _what_is_left(self, crew: Crew, plan: str, seats: Seats) -> RestPlanned | None:
+        """What is left of the iteration under way; None while it is not known."""
+        if self._inventory.message is None or self._redone == self.committed + 1:
+            return ANEW
+        if not self._inventory.is_complete:
+            return None
+        places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
+        standings = self._inventory.standings(crew, {name: member.holds for name, member in self.members.items()})
+        question = (plan, places, standings, self._circumstances.now)
+        left = self._inventory.answer(question)
+        if left is None:
+            asked = self._inventory.ask(question)
+            self._out += [asked] if asked is not None else []
+        elif left.rest is not None and seals(left.rest, self._layers - 1):
+            missing = self.plan.total_microbatches() - len(self._losses.of(self.committed + 1))
+            if missing > 0:
+                return replace(left, rest=None, reason=f"the losses of {missing} micro-batches are lost")
+        return left
+
     # Epochs
 
-    def _begin_epoch(self, plan: str, seats: Seats) -> None:
-        """Seat everybody, and let a new epoch begin with the iteration after the last commit."""
+    def _begin_epoch(self, plan: str, seats: Seats, left: RestPlanned = ANEW) -> None:
+        """Seat everybody, and let a new epoch begin with the iteration after the last commit, or what is left of it."""
         self._dismiss_leavers()
         self.plan = parse_document(plan.encode(), Plan, "the plan")
-        self._tally = VoteCounter(self.plan)
         self._questions.begin_epoch()
-        self.epoch += 1
+        self.epoch += self._inventory.message is None
+        self._inventory.end()
+        self._losses.begin_epoch(self.epoch, left.rest)
+        self._tally = VoteCounter(self.plan, left.rest, self._losses.of(self.committed + 1))
         self._last, self._is_draining = self.job.iterations - 1, False
         self._must_reform = self._is_suspected = self._is_void = False
         self._standstill.begin_epoch(list(seats.values()), self._now_s)
@@ -795,12 +909,16 @@ class CoordinatorRules:
             taken=self._taken,
             waits=self._unforeseen == self.committed + 1,
             evaluate=self._must_evaluate,
+            rest=left.rest,
         )
+        self._chronicle.reach("epoch", self._now_s)
         self._tell_all(self._epoch_message)
         for connection in waiting.values():
             self._tell(connection, self._epoch_message)
         for one in announcements_of(self._epoch_message, self.plan, joining):
             self._announce(one)
+        if left.rest is None and left.reason:
+            self._announce(IterationRedone(reason=left.reason), self.committed + 1)
 
     def _stand_by(self) -> dict[str, int]:
         """Members without a seat wait for one, like newcomers; gives their connections."""
@@ -808,7 +926,9 @@ class CoordinatorRules:
         for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
-            self.newcomers[member.connection] = Newcomer(member.name, member.store, 0, self._now_s, member.others)
+            self.newcomers[member.connection] = Newcomer(
+                *(member.name, member.store, 0, self._now_s, member.others, member.regroups)
+            )
             self._announce(WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
@@ -826,7 +946,9 @@ class CoordinatorRules:
         joining = [name for name in self._seats.values() if name not in self.members]
         for name in joining:
             newcomer = self.newcomers.pop(arrived[name])
-            self.members[name] = Member(name, arrived[name], newcomer.store, (0, 0), others=newcomer.others)
+            self.members[name] = Member(
+                name, arrived[name], newcomer.store, (0, 0), others=newcomer.others, regroups=newcomer.regroups
+            )
             self._by_connection[arrived[name]] = self.members[name]
             if self.epoch > 1:
                 # One that comes at an appointed iteration has waited for that, not for us.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
-from ...schemas.protocols import Monitor, Replan, Replanned
+from ...schemas.protocols import Monitor, Replan, Replanned, Resume
 from ...schemas.quantities import print_time
 from .events import (
     Announce,
@@ -33,7 +33,9 @@ from .events import (
     MakePlan,
     Noticed,
     Planned,
+    PlanRest,
     Restarted,
+    RestPlanned,
     Said,
     StopAsked,
     Tell,
@@ -59,6 +61,7 @@ from .protocol import (
     encode,
     from_worker,
 )
+from .regrouping import planned_rest
 from .wire import HELLO_S, MOST, LineConnection, PeerRole, RationedLog, Strangers, format_address, listen
 
 BEATS_PER_LIMIT = 8
@@ -73,10 +76,11 @@ class Brain(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the server asks of the rest of the program; all but `make_plan` and `finish` run in its loop and are quick.
+    """What the server asks of the rest of the program; all but planning runs in its loop and is quick.
 
     Attributes:
         make_plan: plans anew. Runs in a thread of its own, one at a time, and may take long.
+        resume: plans what is left of an iteration, in the same thread; None: nobody does, and it is done anew.
         welcome: the hello of a worker -> what it is to report and to play; heartbeat and clock are filled in.
         announce: takes what people and metrics are to know.
         on_spans: (worker, place, spans) as a worker reports them.
@@ -87,6 +91,7 @@ class Surroundings:
     """
 
     make_plan: Replan
+    resume: Resume | None = None
     welcome: Callable[[Hello], Welcome] = lambda hello: Welcome(1.0, 0.0, "")
     announce: Callable[[Announcement], None] = lambda what: None
     on_spans: Callable[[str, str, tuple[tuple[str, float, float, int], ...]], None] = lambda worker, place, spans: None
@@ -217,7 +222,7 @@ class Server:
         """
         self._loop = loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._planner = PlannerThread(self._around.make_plan, loop, self._planned)
+        self._planner = PlannerThread(self._around.make_plan, self._around.resume, loop, self._planned)
         try:
             was_over = self._replay()
             server = await loop.create_server(lambda: LineConnection(self, loop), sock=self._listener, backlog=1024)
@@ -303,7 +308,7 @@ class Server:
                 self._tell(instruction.connection, instruction.message)
             case Drop():
                 self._drop(instruction.connection)
-            case MakePlan():
+            case MakePlan() | PlanRest():
                 assert self._planner is not None
                 self._planner.ask(instruction)
             case Wake():
@@ -335,7 +340,7 @@ class Server:
             self._forget(member)
             member.part(self._limits.linger_s)
 
-    def _planned(self, answer: Planned) -> None:
+    def _planned(self, answer: Planned | RestPlanned) -> None:
         self._happen(replace(answer, now_s=self._now()))
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
@@ -540,18 +545,24 @@ class PlannerThread:
     """The thread that plans, and those who wait for it.
 
     Args:
-        make_plan: plans anew, and may take long; what it raises becomes the reason why there is no plan.
+        make_plan, resume: as in Surroundings; what they raise becomes the reason why there is no plan.
         loop: the coordinator's, in which `ask` is called.
         answer: called in the loop with each answer; the time is to be filled in.
     """
 
-    def __init__(self, make_plan: Replan, loop: asyncio.AbstractEventLoop, answer: Callable[[Planned], None]) -> None:
-        self._make_plan, self._loop, self._answer = make_plan, loop, answer
-        self._requests: deque[MakePlan] = deque()
+    def __init__(
+        self,
+        make_plan: Replan,
+        resume: Resume | None,
+        loop: asyncio.AbstractEventLoop,
+        answer: Callable[[Planned | RestPlanned], None],
+    ) -> None:
+        self._make_plan, self._resume, self._loop, self._answer = make_plan, resume, loop, answer
+        self._requests: deque[MakePlan | PlanRest] = deque()
         self._is_planning = False
 
-    def ask(self, request: MakePlan) -> None:
-        """Have a plan made, once those asked for before are there."""
+    def ask(self, request: MakePlan | PlanRest) -> None:
+        """Have a plan made, or what is left planned, once those asked for before are there."""
         self._requests.append(request)
         self._go_on()
 
@@ -561,7 +572,12 @@ class PlannerThread:
             # A daemon: a plan that takes minutes must not keep a coordinator that is done from ending.
             threading.Thread(target=self._plan, args=(self._requests.popleft(),), name="planner", daemon=True).start()
 
-    def _plan(self, request: MakePlan) -> None:
+    def _plan(self, request: MakePlan | PlanRest) -> None:
+        answer = self._made(request) if isinstance(request, MakePlan) else planned_rest(request, self._resume)
+        with suppress(RuntimeError):  # the loop is closed: nobody wants the plan any more
+            self._loop.call_soon_threadsafe(self._planned, answer)
+
+    def _made(self, request: MakePlan) -> Planned:
         found: Replanned | None = None
         reason = ""
         try:
@@ -570,11 +586,9 @@ class PlannerThread:
             reason = error.what
         except Exception as error:
             reason = f"the planner failed: {error!r}"
-        answer = planned(request.number, found, reason)
-        with suppress(RuntimeError):  # the loop is closed: nobody wants the plan any more
-            self._loop.call_soon_threadsafe(self._planned, answer)
+        return planned(request.number, found, reason)
 
-    def _planned(self, answer: Planned) -> None:
+    def _planned(self, answer: Planned | RestPlanned) -> None:
         self._is_planning = False
         self._answer(answer)
         self._go_on()

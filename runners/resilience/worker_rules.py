@@ -3,10 +3,12 @@
 They are the other side of the coordinator's (rules.py). In an epoch a worker connects to the others, copies what it
 lacks, and iterates: it reduces gradients, votes, and steps its optimizer once the coordinator has committed the
 iteration, by the terms that the commit tells. When another epoch is announced it drops what was under way, and enters
-that at the iteration after the last commit. With a staggered optimizer it steps as soon as its own gradients are
-reduced, provided that the step before is committed: one step can be undone, and no more. By then nobody knows the
-iteration's terms, so it does that only where it can foresee them: where the loss has counted as much in the last two
-iterations, and the last norm was far from being clipped. Else it waits for the commit, as with a synchronous optimizer.
+that at the iteration after the last commit; unless it was told to regroup before: then it has told what it has of that
+iteration, and keeps it where the epoch reckons with it. With a staggered optimizer it steps as soon as its own
+gradients are reduced, provided that the step before is committed: one step can be undone, and no more. By then nobody
+knows the iteration's terms, so it does that only where it can foresee them: where the loss has counted as much in the
+last two iterations, and the last norm was far from being clipped. Else it waits for the commit, as with a synchronous
+optimizer.
 
 The rules ask for one action at a time, and whoever executes it says what came of it. Three do: the worker of a real run
 (runners/torch/resilient.py), stories on the virtual clock (runners/virtual/job.py), and the toy cluster of the tests,
@@ -21,6 +23,7 @@ from typing import Any, ClassVar
 from ...schemas.documents import parse_document
 from ...schemas.plan import Layers, Plan
 from ...schemas.protocols import Examined
+from ...schemas.resumption import Standing
 from .protocol import (
     Commit,
     Doing,
@@ -31,19 +34,22 @@ from .protocol import (
     FromWorker,
     Halt,
     Leaving,
+    LossesTold,
     MicrobatchLoss,
     Publish,
     Published,
     Ready,
+    Regroup,
     Returning,
     Saved,
     Saver,
+    StandingTold,
     StepTerms,
     Suspect,
     Vote,
 )
 
-Turn = Epoch | Halt | End  # what ends an epoch, whatever is under way in it
+Turn = Epoch | Regroup | Halt | End  # what ends an epoch, whatever is under way in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +87,37 @@ class Say(Action):
 
 @dataclass(frozen=True, slots=True)
 class EnterEpoch(Action):
-    """Drop all that is under way; from now on only what is announced after this epoch interrupts."""
+    """Drop all that is under way, unless it `keeps` what it told to have of the epoch's first iteration, for which
+    there is a rest; from now on only what is announced after this epoch interrupts."""
 
     epoch: Epoch
+    keeps: bool = False
 
     doing = "preparing"
     what = "its stage"
 
 
 @dataclass(frozen=True, slots=True)
+class TellStanding(Action):
+    """See what there is of the iteration that is under way, in the state before its step; gives the `Standing`."""
+
+    regroup: Regroup
+
+    what = "its standing"
+
+
+@dataclass(frozen=True, slots=True)
+class MeetSurvivors(Action):
+    """Begin to meet those who are left, and do not wait for it."""
+
+    regroup: Regroup
+
+    what = "who is left"
+
+
+@dataclass(frozen=True, slots=True)
 class UndoStep(Action):
-    """Have the state again that was kept before the last step."""
+    """Have the state again that was kept before the last step, and the sums of gradients that it was made of."""
 
     what = "step"
 
@@ -121,6 +147,8 @@ class Connect(JointAction):
 @dataclass(frozen=True, slots=True)
 class CopyState(JointAction):
     """Send the layers that others lack, and have those of the place, its own ones or others'; gives `Ready`.
+
+    So with sums that have ended already, where only a rest of the first iteration is left.
 
     Where nothing is committed, who has no state (`WorkerRules.layers` is None) makes its own.
     """
@@ -277,6 +305,8 @@ class WorkerRules:
         self._taken = 0  # steps until then
         self._must_evaluate = False  # all iterations are done
         self._turn: Turn | None = None  # heard, and not obeyed yet
+        self._standing: Standing | None = None  # told since it was told to regroup
+        self._told = 0  # for which epoch it was told last
         self._thread = self._live()
         self.action: Action = next(self._thread)
 
@@ -307,6 +337,8 @@ class WorkerRules:
         while not isinstance(turn := (yield from self._next_turn()), End):
             if isinstance(turn, Epoch):
                 yield from self._live_through(turn)
+            elif isinstance(turn, Regroup):
+                yield from self._regroup(turn)
             else:
                 yield from self._settle(turn.iteration, turn.skipped, turn.terms)
                 yield from self._save(turn.savers, turn.save, turn.iteration)
@@ -319,14 +351,28 @@ class WorkerRules:
         turn, self._turn = self._turn, None
         return turn
 
+    def _regroup(self, regroup: Regroup) -> Acting:
+        """Say what there is of the iteration under way, and begin to meet those who are left."""
+        is_new, self._told = regroup.epoch > self._told, regroup.epoch
+        if is_new:  # a coordinator that was restarted says it again, and hears the same
+            if self.epoch is not None:
+                yield from self._settle(regroup.iteration, regroup.skipped, regroup.terms)
+                self._taken = regroup.taken
+            self._standing = yield TellStanding(regroup)
+        assert self._standing is not None
+        yield Say(StandingTold(regroup.epoch, regroup.iteration, self._standing))
+        if is_new:
+            yield MeetSurvivors(regroup)
+
     def _live_through(self, epoch: Epoch) -> Acting:
         """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
         self._microbatches = plan_of(epoch.plan).total_microbatches()
         yield from self._settle(epoch.iteration, epoch.skipped, epoch.terms)
-        yield EnterEpoch(epoch)
+        self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
+        yield EnterEpoch(epoch, self._keeps(epoch))
+        self._standing = None
         self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
         self._taken, self._must_evaluate = epoch.taken, epoch.evaluate
-        self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
         if self.rank is None:
             self.layers = None
             return
@@ -353,6 +399,12 @@ class WorkerRules:
         except _TouchLostError as lost:
             yield Say(Suspect(epoch.epoch, lost.reason, lost.peer))
         yield LeaveGroups()
+
+    def _keeps(self, epoch: Epoch) -> bool:
+        """Whether an epoch reckons with what this worker has told to have; not where it has told that too late."""
+        told = self._standing
+        has_something = self.rank is not None and told is not None and not told.is_empty
+        return has_something and epoch.rest is not None and told in epoch.rest.standings
 
     def _iterate(self, iteration: int, examined: Examined | None) -> Acting:
         """Reduce, vote, and step as soon as that is final, or can be undone."""
@@ -413,7 +465,7 @@ class WorkerRules:
         """Obey the next message, but for what ends the epoch, which is the next turn."""
         message: FromCoordinator = yield Listen()
         match message:
-            case Epoch() | Halt() | End():
+            case Epoch() | Regroup() | Halt() | End():
                 self._turn = message
             case Commit(number, done) if (
                 self.epoch and number == self.epoch.epoch and self.committed < done <= self.voted
@@ -460,8 +512,8 @@ class WorkerRules:
 class Unanswered:
     """What a worker has told a coordinator that may have died since, and tells the next one again.
 
-    That is the latest of each kind, and of each iteration's votes, in the order in which they were said, but for what
-    the coordinator has answered.
+    That is the latest of each kind, and of each iteration's votes and losses, in the order in which they were said, but
+    for what the coordinator has answered.
 
     Attributes:
         returning: what it knows of the job; None before the first epoch.
@@ -478,9 +530,9 @@ class Unanswered:
 
     def say(self, message: FromWorker) -> None:
         """A message is said, whether it arrives or not."""
-        if isinstance(message, Ready | Vote | Leaving | Saved | Published):
+        if isinstance(message, Ready | Vote | StandingTold | LossesTold | Leaving | Saved | Published):
             # With a staggered optimizer two votes may be unanswered.
-            key = type(message), message.iteration if isinstance(message, Vote) else 0
+            key = type(message), message.iteration if isinstance(message, Vote | LossesTold) else 0
             self._kept.pop(key, None)
             self._kept[key] = message
 
@@ -496,8 +548,14 @@ class Unanswered:
 
 def _answers(message: FromCoordinator, kept: FromWorker) -> bool:
     match message, kept:
-        case Epoch(), Vote():
+        case Epoch() | Regroup(), Vote():
             return kept.epoch < message.epoch
+        case Epoch(), StandingTold():
+            return kept.epoch <= message.epoch
+        case Epoch(rest=None), LossesTold():
+            return kept.epoch < message.epoch
+        case Commit(), LossesTold():
+            return kept.iteration <= message.iteration
         case Commit(), Ready():
             return kept.epoch <= message.epoch
         case Commit(), Vote():

@@ -7,8 +7,8 @@ runs, its workers make another group of all of them beside it, over which nothin
 others go on over that: of all connections only those with the dead one are gone.
 
 Whether all who are left have that group, they ask each other at a meeting place, as soon as they know who is left
-(`expect`), while the coordinator plans and they still end what they are at. If one lacks it they make another one. Either
-way each has then heard from all others over it, and it counts as connected.
+(`expect`), while the coordinator plans and they still end what they are at. If one lacks it they make another one.
+Either way each has then heard from all others over it, and it counts as connected.
 """
 
 import resource
@@ -89,7 +89,7 @@ class Mesh:
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
+class ExpectedMesh:
     """Those who are to be connected, by their meeting places, for an epoch of this number or a later one, and how."""
 
     number: int
@@ -111,7 +111,8 @@ class Connections:
         self._device = GlooDevice(hostname, turns=True)
         self._lock = threading.Lock()
         self._unused: Mesh | None = None
-        self._expected: Expected | None = None
+        self._expected: ExpectedMesh | None = None
+        self._newest = -1  # of the numbers with which membership was told
         self._under_way: list[Future[Any]] = []
         self._stores: WeakSet[BoardStore] = WeakSet()  # all that may be in use
         self._is_closed = False
@@ -126,10 +127,12 @@ class Connections:
             places: their meeting places, in the same order for all.
             rank: this worker's place among them.
         """
+        with self._lock:
+            self._newest = max(self._newest, number)
         if len(places) > 1:
             mesh = self._begin(lambda: self._agree("regroup", number, places, rank))
             with self._lock:
-                self._expected = Expected(number, tuple(places), mesh)
+                self._expected = ExpectedMesh(number, tuple(places), mesh)
 
     def transport(
         self,
@@ -163,11 +166,11 @@ class Connections:
             device=self._device,
         )
         if apart or len(places) == 1:
-            self._end(self._taken())  # it may hold pairs that have lost each other, and do not know it yet
+            self._end(self._taken(number))  # it may hold pairs that have lost each other, and do not know it yet
             at = self._stores_at(places, number)
             return make(at if apart else at(0), apart=apart, sidesteps=sidesteps)
         mesh = self._awaited(number, places) or self._agree("epoch", number, places, rank)
-        before = self._taken()
+        before = self._taken(number)
         if before is not mesh:
             self._end(before)
         transport = make(self._stores_at(places, number), pairs=mesh.pairs(rank, places))
@@ -182,13 +185,13 @@ class Connections:
             stores = [*self._stores]
         for store in stores:
             store.end()
-        self._end(self._taken())
+        self._end(self._taken(None))
         wait(self._under_way, ENDING_S)
 
     def _awaited(self, number: int, places: Sequence[str]) -> Mesh | None:
         """What was begun when membership was told, if that is what it was; None: they have to meet once more."""
         with self._lock:
-            expected, self._expected = self._expected, None
+            expected = self._expected
         if expected is None or expected.number > number or {*places} != {*expected.places}:
             return None
         # One who has missed that message waits for us elsewhere.
@@ -263,9 +266,15 @@ class Connections:
             self._unused = before if is_late else mesh
         self._end(mesh if is_late else before)
 
-    def _taken(self) -> Mesh | None:
-        """The unused mesh, which nobody else will use any more."""
+    def _taken(self, number: int | None) -> Mesh | None:
+        """The unused mesh, for an epoch or for none; there is none after it.
+
+        Raises:
+            RuntimeFailedError: the epoch is over, and those who are left may have gone on with that mesh.
+        """
         with self._lock:
+            if number is not None and number < self._newest:
+                raise RuntimeFailedError("the epoch was over before its workers were connected")
             unused, self._unused, self._expected = self._unused, None, None
         return unused
 

@@ -48,6 +48,7 @@ class Task:
         precision: in which types to compute (precision.py).
         schedule: of the learning rates (schedules.py); None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
+        log_memory_bytes: of an iteration's messages to keep; None: all; 0: nothing of an iteration is kept at all.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Task:
     precision: Precision = "fp32"
     schedule: Schedule | None = None
     buffers: SharedBuffers = "lowest"
+    log_memory_bytes: float | None = None
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""

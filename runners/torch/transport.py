@@ -62,18 +62,26 @@ EXAMINATION_TAG, PROBE_TAG = 0x6FFFFFFE, 0x6FFFFFFF
 
 
 class Tags:
-    """A number for every message of a plan, unlike in two neighbouring iterations."""
+    """A number for every message of a plan, unlike in two neighbouring iterations.
 
-    def __init__(self, plan: Plan) -> None:
+    Args:
+        plan: that is executed.
+        is_rest: whether it is what is left of an iteration, whose messages have boundaries of layers for links.
+    """
+
+    def __init__(self, plan: Plan, is_rest: bool = False) -> None:
         self._links = max(len(template.links) for template in plan.templates)
         self._offsets = [plan.microbatch_offset(k) for k in range(len(plan.pipelines))]
         self._total = plan.total_microbatches()
+        # Those of messages and of evaluation are below those of a rest.
+        self._first = 8 * self._total * self._links if is_rest else 0
+        self._places = plan.templates[0].stages[-1].layers[1] if is_rest else self._links
 
     def of(self, message: Message, iteration: int) -> int:
         """The tag of a message in an iteration."""
         number = self._offsets[message.pipeline] + message.microbatch
-        parts = 2 * (number * self._links + message.link) + (message.kind == "gradient")
-        return 2 * parts + iteration % 2
+        parts = 2 * (number * self._places + message.link) + (message.kind == "gradient")
+        return self._first + 2 * parts + iteration % 2
 
     def of_evaluation(self, message: Message, turn: int) -> int:
         """The tag of an activation of held-out data, unlike all others, and those of the turn before and after."""
@@ -111,7 +119,7 @@ class Transfers:
         self, program: Program, rank: int, names: Sequence[str], delegated: Collection[int], now_s: Callable[[], float]
     ) -> None:
         self._names, self._delegated, self._now_s = names, delegated, now_s
-        self._tags = Tags(program.plan)
+        self._tags = Tags(program.plan, program.rest is not None)
         # Half their tags, which are those of any iteration, by who sends them to whom.
         self._chosen = {
             way: frozenset(self._tags.of(message, 0) // 2 for message in messages)
@@ -135,7 +143,7 @@ class Transfers:
 
     def fetched(self, source: int, tag: int) -> None:
         """In a delegate: a message has arrived."""
-        if tag // 2 in self._chosen[source, self._rank]:
+        if tag // 2 in self._chosen.get((source, self._rank), ()):  # none of what is left of an iteration is
             self.arrived.append((self._names[source], tag, self._now_s()))
 
     def received(self, message: Message, source: int, asked_s: float) -> None:

@@ -10,6 +10,7 @@ from ...schemas.conditions import Pair, pair_of
 from ...schemas.plan import Plan, delay_at_home_s
 from ...schemas.profile import ring_steps
 from ...schemas.protocols import Examined, Measured
+from ...schemas.resumption import Rest
 from ...schemas.trace import DEADLY, Trace, TraceEvent, link_ends
 from ..passes import passes_of
 from ..program import (
@@ -23,6 +24,7 @@ from ..program import (
     Sending,
     delegated_pairs,
     lower,
+    lower_rest,
     pairs_of,
     rank_pair,
     sampled,
@@ -31,7 +33,8 @@ from ..program import (
 from ..resilience.conditions import Detour
 from ..resilience.protocol import FromCoordinator
 from ..resilience.worker_rules import WorkerRules, plan_of
-from ..simulator import Execution
+from ..simulator import Execution, share_of
+from .partial_work import PartialWork
 
 
 @dataclass(eq=False)
@@ -50,6 +53,7 @@ class Process:
         naps_s: from when until when it stands still without being missed.
         heard: what the coordinator has told it, and it has not taken yet.
         rules: what it is to do; its own.
+        work: what it had of the iteration under way when its epoch began, or when it left the one before.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Process:
     naps_s: list[tuple[float, float]] = field(default_factory=list)
     heard: deque[FromCoordinator] = field(default_factory=deque)
     rules: WorkerRules = field(init=False)
+    work: PartialWork = field(default_factory=PartialWork)
 
     def __post_init__(self) -> None:
         self.rules = WorkerRules(self.name)
@@ -256,12 +261,16 @@ class VirtualMachines:
         self._slow_at_home = {worker.name: worker.slowdown or 1.0 for worker in plan.workers}
         self._known = lru_cache(maxsize=64)(self._staging)
 
-    def staged(self, plan: str, standing: EpochConditions) -> TimedProgram:
-        """A plan, as canonical JSON, as it is executed by who sits there; the same object for the same question."""
-        return self._known(plan, standing)
+    def staged(self, plan: str, standing: EpochConditions, rest: Rest | None = None) -> TimedProgram:
+        """A plan, as canonical JSON, or what is left of an iteration, as it is executed by who sits there.
 
-    def _staging(self, plan: str, standing: EpochConditions) -> TimedProgram:
-        planned = lower(self._truly_slow(plan_of(plan), standing))
+        It is the same object for the same question.
+        """
+        return self._known(plan, standing, rest)
+
+    def _staging(self, plan: str, standing: EpochConditions, rest: Rest | None) -> TimedProgram:
+        slow = self._truly_slow(plan_of(plan), standing)
+        planned = lower(slow) if rest is None else lower_rest(slow, rest)
         distances = _Distances(self._plan, standing)
         program = _stretched(planned, distances)
         detoured = {(one, other) for one, other, _ in standing.detours}
@@ -295,17 +304,25 @@ class _Distances:
 
     def __init__(self, first: Plan, standing: EpochConditions) -> None:
         self._first, self._names = first, standing.names
+        self._at_home = {worker.name: worker for worker in first.workers}
         self._rank = {name: number for number, name in enumerate(standing.names)}
         self._slow = {ends: (factor, delay_s) for ends, factor, delay_s in standing.links}
         self._via = {(one, other): via for one, other, via in standing.detours}
         self._broken = standing.broken
 
-    def between_s(self, one: int, other: int, origin: int | None = None) -> float:
-        """Seconds that a message of a pipeline takes between two ranks; over the third one where that is the way."""
+    def between_s(self, one: int, other: int, origin: int | None = None, boundary: int | None = None) -> float:
+        """Seconds that a message of a pipeline takes between two ranks; over the third one where that is the way.
+
+        Args:
+            one: who sends.
+            other: who receives.
+            origin: the pipeline of the message's micro-batch.
+            boundary: of a message that may go between any two workers, the layer that follows.
+        """
         via = self._via.get(rank_pair(one, other))
         if via is None:
-            return self._hop_s(one, other, origin)
-        return self._hop_s(one, via, origin) + self._hop_s(via, other, origin)
+            return self._hop_s(one, other, origin, boundary)
+        return self._hop_s(one, via, origin, boundary) + self._hop_s(via, other, origin, boundary)
 
     def around_s(self, ranks: Collection[int]) -> float:
         """Seconds that a sum over ranks takes longer than planned.
@@ -330,10 +347,16 @@ class _Distances:
         at_home_s = delay_at_home_s(self._first, self._names[one], self._names[other])
         return max(0.0, self.between_s(one, other) - at_home_s)
 
-    def _hop_s(self, one: int, other: int, origin: int | None) -> float:
+    def _hop_s(self, one: int, other: int, origin: int | None, boundary: int | None) -> float:
         names = self._names[one], self._names[other]
         factor, delay_s = self._slow.get(pair_of(*names), (1.0, 0.0))
-        return delay_at_home_s(self._first, *names, origin) * factor + delay_s
+        if boundary is None:
+            at_home_s = delay_at_home_s(self._first, *names, origin)
+        else:
+            homes = [self._at_home[name] for name in names]
+            known = origin if origin is not None and origin < len(self._first.pipelines) else homes[0].pipeline
+            at_home_s = self._first.boundary_delay_s(known, boundary, *homes)
+        return at_home_s * factor + delay_s
 
 
 def _stretched(program: Program, distances: _Distances) -> Program:
@@ -343,7 +366,8 @@ def _stretched(program: Program, distances: _Distances) -> Program:
 
     def true(rank: int, one: Instruction) -> Instruction:
         if isinstance(one, Send):
-            delay_s = distances.between_s(rank, one.to, one.message.pipeline)
+            boundary = None if program.rest is None else one.message.link
+            delay_s = distances.between_s(rank, one.to, one.message.pipeline, boundary)
             return one if delay_s == one.delay_s else replace(one, delay_s=delay_s)
         if isinstance(one, AllReduce) and any(around_s[part.ranks] for part in one.parts):
             parts = (replace(part, duration_s=part.duration_s + around_s[part.ranks]) for part in one.parts)
@@ -406,9 +430,9 @@ def _pace(staging: TimedProgram, execution: Execution, rank: int) -> float | Non
     """How many times as long as their stage's the worker's operations have taken; None where those take no time."""
     program = staging.program
     stage = program.plan.stage_of(program.workers[rank])
-    kinds = [one.operation.kind for one in program.instructions[rank] if isinstance(one, Compute)]
-    planned_s = sum(stage.duration_s(kind) for kind in kinds)
-    took_s = sum(span.end_s - span.start_s for span in execution.spans[rank][: len(kinds)])
+    computes = [one for one in program.instructions[rank] if isinstance(one, Compute)]
+    planned_s = sum(stage.duration_s(one.operation.kind) * share_of(one, stage) for one in computes)
+    took_s = sum(span.end_s - span.start_s for span in execution.spans[rank][: len(computes)])
     return took_s / planned_s if planned_s else None
 
 

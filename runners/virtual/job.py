@@ -6,6 +6,10 @@ what is said and redone are written once. Each iteration is an execution of the 
 where the last one ends; with a staggered optimizer iterations overlap, and a stage begins the next one when its own
 step is done, all stages of an iteration moved together as in `Simulation.repeated`.
 
+Where workers are lost in the midst of an iteration and somebody plans what is left of it (`Resume`), everybody finishes
+the operation that it is in and tells what it has (partial_work.py); an execution of what is left then follows. Else all
+stop at once, and the iteration is done anew.
+
 What happens when (as runners/torch/faults.py has it): a `fail` or `stop` of iteration n strikes when the worker is
 about to begin the operation in the middle of its order, or does so when n is redone if it did not come to that; a
 slow-down holds from the beginning of n; a `join` waits from the start and takes part from n on; a stopped process comes
@@ -19,7 +23,7 @@ sees what workers measure (cluster.py), as it would in a real run, and tells the
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -28,8 +32,9 @@ from ...schemas.documents import canonical, digest
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Layers, Plan
 from ...schemas.profile import Connection
-from ...schemas.protocols import Monitor, Replan
+from ...schemas.protocols import Monitor, Replan, Resume
 from ...schemas.quantities import print_time
+from ...schemas.resumption import ledger_entries
 from ...schemas.timeline import Event, Report, Span, Timeline, memory_of_workers
 from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
 from ..program import Compute, Program, RankPair, Sending, rank_pair
@@ -43,6 +48,7 @@ from ..resilience.events import (
     Lost,
     MakePlan,
     Noticed,
+    PlanRest,
     Recovered,
     Said,
     Tell,
@@ -53,28 +59,34 @@ from ..resilience.events import (
 from ..resilience.events import Event as RulesEvent
 from ..resilience.protocol import (
     Commit,
-    Copy,
     End,
     Epoch,
     FromCoordinator,
     FromWorker,
     Hello,
     Job,
+    LossesTold,
+    MicrobatchLoss,
     Ready,
     Refused,
+    Regroup,
+    StandingTold,
     Suspect,
     Vote,
 )
+from ..resilience.regrouping import planned_rest
 from ..resilience.rules import CoordinatorRules
 from ..resilience.worker_rules import (
     Connect,
     CopyState,
+    EnterEpoch,
     ExamineGroups,
     JointAction,
     Listen,
     ReduceGradients,
     Retire,
     Say,
+    TellStanding,
     Turn,
     may_begin,
     plan_of,
@@ -92,6 +104,7 @@ from .cluster import (
     pause,
     slow_links,
 )
+from .partial_work import NOTHING, MessageLog, PartialWork, worked
 
 # The acts of a story (job.py): epochs, the tries at their iterations, and when what happened in one of them.
 #
@@ -110,7 +123,9 @@ class IterationAttempt:
         actors: who executed it, by rank.
         execution: what was done.
         broken_s: by link, when it breaks, counted from the start.
-        cut_s: when it was broken off, on the story's clock; infinite where it was not.
+        before: what each rank had of the iteration at the start.
+        log: what it keeps of messages.
+        cuts_s: when each rank left it, on the story's clock; infinite where it did not.
     """
 
     iteration: int
@@ -119,7 +134,12 @@ class IterationAttempt:
     actors: tuple[Process, ...]
     execution: Execution
     broken_s: Cuts
-    cut_s: float = math.inf
+    before: tuple[PartialWork, ...]
+    log: MessageLog
+    cuts_s: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cuts_s = [math.inf] * len(self.actors)
 
     @property
     def program(self) -> Program:
@@ -128,12 +148,22 @@ class IterationAttempt:
 
     def spans(self) -> Iterable[Span]:
         """What was executed, on the story's clock."""
-        for actor, own in zip(self.actors, self.execution.spans, strict=True):
-            stop_s = min(self.cut_s, actor.died_s)
+        for actor, own, cut_s in zip(self.actors, self.execution.spans, self.cuts_s, strict=True):
+            stop_s = min(cut_s, actor.died_s)
             for span in own:
                 start_s, end_s = span.start_s + self.start_s, span.end_s + self.start_s
                 if start_s < stop_s:
                     yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
+
+    def work(self, rank: int, until_s: float = math.inf, called_s: float = math.inf) -> PartialWork:
+        """What a rank has of the iteration if it leaves it then, being told to at a time before (`worked`)."""
+        return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s, called_s, self.log)
+
+    def under_way_s(self, rank: int, now_s: float) -> float:
+        """When a rank ends the operation that it is in; now, where it is in none."""
+        spans = (span for span in self.execution.spans[rank] if is_computed(span))
+        ends_s = (span.end_s for span in spans if self.start_s + span.start_s < now_s)
+        return max(now_s, self.start_s + max(ends_s, default=0.0))
 
     def end_s(self) -> float:
         """When those who live have made their steps."""
@@ -151,7 +181,8 @@ class IterationAttempt:
         """
         stages = [plan.stage_of(self.program.workers[rank]) for rank in ranks]
         last_s = max((last_end_s(self.execution.spans[rank]) for rank in ranks), default=0.0)
-        steps_s = max(stage.allreduce_s for stage in stages) + max(stage.optimizer_s for stage in stages)
+        sums_s = max(self.program.reduction(rank).duration_s for rank in ranks)
+        steps_s = sums_s + max(stage.optimizer_s for stage in stages)
         return max(last_s + steps_s, *(self.execution.done_s[rank] for rank in ranks))
 
 
@@ -166,6 +197,7 @@ class EpochState:
         last: its last iteration, as far as members have been told.
         runs: the tries at its iterations, in order.
         held_up: an iteration that waits for a commit, and when it could have begun, in s.
+        left_s: by rank, when those who were told to regroup have left it.
     """
 
     message: Epoch
@@ -174,6 +206,7 @@ class EpochState:
     last: int
     runs: list[IterationAttempt] = field(default_factory=list)
     held_up: tuple[int, float] | None = None
+    left_s: dict[int, float] = field(default_factory=dict)
 
 
 def half_way_s(program: Program, execution: Execution, rank: int) -> float | None:
@@ -202,6 +235,11 @@ def last_end_s(spans: Sequence[Span]) -> float:
     return max((span.end_s for span in spans if is_computed(span)), default=0.0)
 
 
+def losses_of(work: PartialWork) -> tuple[MicrobatchLoss, ...]:
+    """The losses that a worker tells: nobody computes them here, but that they are there decides what is kept."""
+    return tuple((number, None, 1.0) for number in sorted(work.losses))
+
+
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
 
 # What happens at one moment: first what workers say, then who is missed, then what begins.
@@ -215,9 +253,12 @@ class SwitchCosts:
     Attributes:
         detection_s: from a worker's death to its closed connection, in s.
         heartbeat_limit_s: silence after which a worker is lost, in s.
-        regroup_s: from the new epoch to its first operation, without copies, in s.
-        plan_s: what making a plan takes, in s; plans made before are there at once.
+        regroup_s: from the new epoch to its first operation, without copies, in s; where all were told to regroup
+            before, from the moment at which the last one had left what it was in, so that plans are made meanwhile.
+        plan_s: what making a plan takes, in s, and planning what is left; plans made before are there at once.
         state_bytes: of each layer, what must be sent to who lacks it; none: nothing.
+        gradient_bytes: of each layer, the sum over its gradients, which who lacks it is sent where it has ended.
+        output_bytes: of each layer, the message that it sends on; none: nobody knows.
         bandwidth_bytes_per_s: at which it is sent; None: at once.
     """
 
@@ -226,12 +267,19 @@ class SwitchCosts:
     regroup_s: float = 0.05
     plan_s: float = 0.0
     state_bytes: tuple[float, ...] = ()
+    gradient_bytes: tuple[float, ...] = ()
+    output_bytes: tuple[float, ...] = ()
     bandwidth_bytes_per_s: float | None = None
 
-    def copying_s(self, copies: Iterable[Copy]) -> float:
-        """Seconds that copies take: one worker sends, or receives, them one after the other, unlike workers at once."""
-        sizes = ((copy.source, copy.target, sum(self.state_bytes[slice(*copy.layers)])) for copy in copies)
-        return Connection(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s).copying_s(sizes) or 0.0
+    def copying_s(self, epoch: Epoch) -> float:
+        """Seconds that an epoch's copies take: a worker sends, or receives, its own one after the other."""
+        rank = {seat.place: number for number, seat in enumerate(epoch.seats)}
+        states = ((one.source, one.target, sum(self.state_bytes[slice(*one.layers)])) for one in epoch.copies)
+        sums = (
+            (rank[one.source], rank[one.target], sum(self.gradient_bytes[slice(*one.layers)]))
+            for one in (epoch.rest.copies if epoch.rest is not None else ())
+        )
+        return Connection(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s).copying_s([*states, *sums]) or 0.0
 
     def noticed_s(self, event: TraceEvent, died_s: float) -> float:
         """When a death is noticed, in s."""
@@ -251,6 +299,7 @@ class SimulatedRun:
         exit_code: 0, or 5 where the job could not go on.
         reason: why it ended.
         plans: of the epochs, in order.
+        rest_peaks_bytes: the most that places held in what was left of iterations, with what they had begun before.
     """
 
     timeline: Timeline
@@ -261,6 +310,7 @@ class SimulatedRun:
     exit_code: int
     reason: str
     plans: tuple[Plan, ...]
+    rest_peaks_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def iteration_time_s(self) -> float:
@@ -274,6 +324,8 @@ class SimulatedRun:
         for plan in self.plans:
             for worker, peak_bytes in zip(plan.workers, simulate(plan).peak_memory_bytes, strict=True):
                 peaks[worker.name] = max(peak_bytes, peaks.get(worker.name, 0.0))
+        for place, peak_bytes in self.rest_peaks_bytes.items():
+            peaks[place] = max(peak_bytes, peaks.get(place, 0.0))
         computed_s = sum(s.end_s - s.start_s for s in self.timeline.spans if is_computed(s))
         room_s = len(self.plans[0].live_workers()) * self.total_s
         done = len(self.committed_s) * self.plans[0].total_microbatches()
@@ -300,6 +352,8 @@ def simulate_story(
     seed: int = 0,
     monitor: Monitor | None = None,
     transport: Sending = "auto",
+    resume: Resume | None = None,
+    log_memory_bytes: float | None = None,
 ) -> SimulatedRun:
     """Let a failure trace happen to a job on the virtual clock.
 
@@ -314,13 +368,22 @@ def simulate_story(
         monitor: finds out what is slow; None: nobody does, and nothing follows from it.
         transport: how messages are sent; auto: by delegates where the running plan knows of a delay, or the
             coordinator of a slow link, else directly.
+        resume: plans what is left of an iteration in which workers were lost; None: it is done anew.
+        log_memory_bytes: for messages of an iteration that each worker keeps; None: all of them.
 
     Raises:
-        InvalidInputError: the trace does not fit the plan, or leaves the job waiting for a worker that is gone.
+        InvalidInputError: the trace does not fit the plan, or leaves the job waiting for a worker that is gone; or the
+            messages' sizes, which the costs say, are not known, and are limited.
     """
     check_trace(plan, trace)
     costs = costs or SwitchCosts()
-    world = _World(plan, trace, iterations, replan, costs, jitter, seed, monitor, VirtualMachines(plan, transport))
+    if log_memory_bytes is not None and resume is not None and not costs.output_bytes:
+        raise InvalidInputError(
+            "nobody knows how large the messages are", where="--log-memory", fix="give the --profile, or 0 to keep none"
+        )
+    log = MessageLog(log_memory_bytes, costs.output_bytes)
+    machines = VirtualMachines(plan, transport)
+    world = _World(plan, trace, iterations, replan, resume, log, costs, jitter, seed, monitor, machines)
     world.play()
     return world.story()
 
@@ -334,6 +397,8 @@ class _World:
         trace: Trace,
         iterations: int,
         replan: Replan,
+        resume: Resume | None,
+        log: MessageLog,
         costs: SwitchCosts,
         jitter: float,
         seed: int,
@@ -341,6 +406,7 @@ class _World:
         machines: VirtualMachines,
     ) -> None:
         self.plan, self.trace, self.replan, self.costs = plan, trace, replan, costs
+        self.resume, self.log = resume, log
         self.jitter, self.seed = jitter, seed
         self.monitor, self.machines = monitor, machines
         job = Job(plan, iterations, heartbeat_limit_s=costs.heartbeat_limit_s, newcomers=joins(trace))
@@ -352,6 +418,7 @@ class _World:
         self.by_connection = {process.connection: process for process in self.cast}
         self.act: EpochState | None = None
         self.acts: list[EpochState] = []
+        self.regrouping: Regroup | None = None  # the last one
         self.announced: list[tuple[float, Announcement]] = []
         self.played: list[Event] = []
         self.marked: set[int] = set()
@@ -402,7 +469,15 @@ class _World:
             exit_code=self.end.exit_code,
             reason=self.end.reason,
             plans=tuple(act.plan for act in self.acts) or (self.plan,),
+            rest_peaks_bytes=self._rest_peaks_bytes(),
         )
+
+    def _rest_peaks_bytes(self) -> dict[str, float]:
+        peaks: dict[str, float] = {}
+        for run in (run for act in self.acts for run in act.runs if run.program.rest is not None):
+            for worker, peak_bytes in zip(run.program.workers, run.execution.peak_bytes, strict=True):
+                peaks[worker.name] = max(peak_bytes, peaks.get(worker.name, 0.0))
+        return peaks
 
     # The clock
 
@@ -448,6 +523,10 @@ class _World:
                 takes_s = 0.0 if answer.plan in self._made else self.costs.plan_s
                 self._made.add(answer.plan)
                 self._at(self.now_s + takes_s, _SAYS, lambda: self._feed(replace(answer, now_s=self.now_s)))
+            case PlanRest():
+                found = planned_rest(instruction, self.resume)
+                later_s = self.now_s + self.costs.plan_s
+                self._at(later_s, _SAYS, lambda: self._feed(replace(found, now_s=self.now_s)))
             case Wake(after_s, timer) if not timer.startswith("stall"):  # nobody hangs in a story
                 self._at(self.now_s + after_s, _LOST, lambda: self._feed(Elapsed(self.now_s, timer)))
             case Announce(what):
@@ -462,6 +541,9 @@ class _World:
                 self._at(self.now_s + RETRY_S, _SAYS, lambda: self._say_hello(process))
             case Epoch() if self.act is None or message.epoch > self.act.message.epoch:
                 self._enter(message)
+            case Regroup() if message != self.regrouping:
+                self.regrouping = message
+                self._break_off()
             case Commit() if message.iteration == len(self.committed_s):
                 self._commit(message)
             case End() if self.monitor is not None and self.rules.phase == "running":
@@ -477,18 +559,23 @@ class _World:
         rules = process.rules
         while not isinstance(rules.action, Connect | CopyState | ExamineGroups | ReduceGradients | Retire):
             action = rules.action
+            if isinstance(action, TellStanding):
+                self._leave(process, action)
+                return
             if isinstance(action, Listen):
                 if not process.heard:
                     return
                 rules.go_on(process.heard.popleft())
                 continue
             rules.go_on()
+            if isinstance(action, EnterEpoch) and not action.keeps:
+                process.work = NOTHING
             if isinstance(action, Say):
                 self._hear(process, action.message)
 
     def _hear(self, process: Process, message: FromWorker) -> None:
         """A worker says something; what it has measured the monitor sees, too, and what that finds is an event."""
-        assert isinstance(message, Ready | Vote | Suspect)
+        assert isinstance(message, Ready | Vote | StandingTold | Suspect)
         self._feed(Said(self.now_s, process.connection, message))
         if self.monitor is not None and isinstance(message, Vote) and message.measured is not None:
             found = self.monitor.note(message.measured)
@@ -508,7 +595,9 @@ class _World:
 
     def _say_hello(self, process: Process) -> None:
         if process.died_s >= self.now_s and self.end is None:
-            hello = Hello("", process.name, "-", digest(self.plan), {}, not_before=process.not_before)
+            regroups = self.resume is not None
+            plan = digest(self.plan)
+            hello = Hello("", process.name, "-", plan, {}, not_before=process.not_before, regroups=regroups)
             self._feed(Arrived(self.now_s, process.connection, hello))
 
     def _enter(self, epoch: Epoch) -> None:
@@ -518,12 +607,61 @@ class _World:
         actors = tuple(self.by_connection[member] for member in members if member is not None)
         free_s = self.now_s
         if self.act is not None:  # the steps after a commit are made in any case
-            free_s = max([free_s, *(run.end_s() for run in self.act.runs if run.cut_s == math.inf)])
-        act = EpochState(epoch, plan_of(epoch.plan), actors, epoch.last)
+            free_s = max([free_s, *(run.end_s() for run in self.act.runs if math.inf in run.cuts_s)])
+        act, former = EpochState(epoch, plan_of(epoch.plan), actors, epoch.last), self.act
         self.act = act
         self.acts.append(act)
-        takes_s = self.costs.regroup_s + self.costs.copying_s(epoch.copies) if epoch.epoch > 1 else 0.0
-        self._at(free_s + takes_s, _BEGINS, lambda: self._be_ready(act))
+        for process in self.cast:
+            if process not in actors:
+                process.work = NOTHING
+        if epoch.epoch > 1:
+            left_s = max(former.left_s.values()) if former is not None and former.left_s else free_s
+            meeting_s = left_s + self.costs.regroup_s
+            free_s = max(free_s, meeting_s) + self.costs.copying_s(epoch)
+        self._at(free_s, _BEGINS, lambda: self._be_ready(act))
+
+    def _leave(self, process: Process, asked: TellStanding) -> None:
+        """A worker that is told to regroup finishes the operation that it is in, and says what it has then."""
+        act, left_s = self.act, self.now_s
+        if act is not None and process in act.actors:
+            rank = act.actors.index(process)
+            if rank not in act.left_s:
+                act.left_s[rank] = self._free_from_s(act, rank)
+                process.work = self._work_left(act, rank, asked.regroup.iteration)
+            left_s = act.left_s[rank]
+        self._at(left_s, _SAYS, partial(self._tell_standing, process, asked))
+
+    def _work_left(self, act: EpochState, rank: int, iteration: int) -> PartialWork:
+        """What a rank has of the iteration under way when it leaves an epoch."""
+        under_way = [run for run in act.runs if run.iteration >= iteration]
+        for run in under_way:
+            run.cuts_s[rank] = act.left_s[rank]
+        for run in under_way:
+            if run.iteration == iteration:
+                return run.work(rank, act.left_s[rank], self.now_s)
+        return act.actors[rank].work if act.message.iteration == iteration else NOTHING
+
+    def _free_from_s(self, act: EpochState, rank: int) -> float:
+        """When a rank is done with what it cannot leave: an operation, a step that is final, a nap."""
+        free_s = max((stop_s for start_s, stop_s in act.actors[rank].naps_s if start_s <= self.now_s), default=0.0)
+        free_s = max(free_s, self.now_s)
+        for run in act.runs:
+            is_final = run.iteration < len(self.committed_s)
+            done_s = run.start_s + run.execution.done_s[rank] if is_final else run.under_way_s(rank, self.now_s)
+            free_s = max(free_s, done_s) if math.isfinite(done_s) else free_s
+        return free_s
+
+    def _tell_standing(self, process: Process, asked: TellStanding) -> None:
+        if process.died_s > self.now_s and self.end is None and process.rules.action == asked:
+            process.rules.go_on(process.work.standing(process.name, process.rules.layers, self._splits(process)))
+            self._carry_on(process)
+
+    def _splits(self, process: Process) -> bool:
+        """Whether a worker that has run nothing of an iteration would run I and W in it."""
+        if self.act is None or process not in self.act.actors:
+            return True
+        worker = self.act.plan.live_workers()[self.act.actors.index(process)]
+        return any(one.kind in "IW" for one in worker.operations())
 
     def _break_off(self) -> None:
         """Iterations that are not committed end here, and with them the deaths that lay ahead in them."""
@@ -531,7 +669,7 @@ class _World:
             return
         for run in self.act.runs:
             if run.iteration >= len(self.committed_s):
-                run.cut_s = min(run.cut_s, self.now_s)
+                run.cuts_s = [min(cut_s, self.now_s) if math.isinf(cut_s) else cut_s for cut_s in run.cuts_s]
         for actor in self.act.actors:
             if actor.died_s > self.now_s and actor.dies_by is not None and actor.dies_by.iteration is not None:
                 actor.lives_on()
@@ -545,7 +683,10 @@ class _World:
         if waits_s > self.now_s:
             self._at(waits_s, _BEGINS, lambda: self._be_ready(act))
             return
-        for actor, worker in zip(act.actors, act.plan.live_workers(), strict=True):
+        rest = act.message.rest
+        for rank, (actor, worker) in enumerate(zip(act.actors, act.plan.live_workers(), strict=True)):
+            if rest is not None:
+                actor.work = actor.work.resumed(rest, act.plan, rank, actor.rules.layers)
             actor.rules.go_on()
             actor.rules.go_on(Ready(act.message.epoch, act.plan.stage_of(worker).layers))
             self._carry_on(actor)
@@ -577,6 +718,18 @@ class _World:
             return
         run = self._run(act, iteration)
         act.runs.append(run)
+        self._expect_words(act, run)
+        next_s = self._free_s(act, run)
+        if next_s is not None:
+            self._plan_begin(act, iteration + 1, next_s)
+
+    def _expect_words(self, act: EpochState, run: IterationAttempt) -> None:
+        """What workers are to say of an iteration while it is executed."""
+        last = act.plan.templates[0].stages[-1].layers[1]
+        for rank, ready_s in enumerate(run.execution.ready_s):
+            has_losses = act.plan.stage_of(run.program.workers[rank]).layers[1] == last
+            if self.resume is not None and has_losses and math.isfinite(ready_s):
+                self._at(run.start_s + ready_s, _SAYS, partial(self._tell_losses, act, run, rank))
         for rank, reduced_s in enumerate(run.execution.reduced_s):
             if math.isfinite(reduced_s):
                 self._at(run.start_s + reduced_s, _SAYS, partial(self._vote, act, run, rank))
@@ -585,9 +738,6 @@ class _World:
             for rank, peer in (link, link[::-1]) if link is not None else ():
                 missed_s = run.start_s + lost_s + self.costs.detection_s
                 self._at(missed_s, _SAYS, partial(self._suspect, act, rank, peer))
-        next_s = self._free_s(act, run)
-        if next_s is not None:
-            self._plan_begin(act, iteration + 1, next_s)
 
     def _vote(self, act: EpochState, run: IterationAttempt, rank: int) -> None:
         process = run.actors[rank]
@@ -595,14 +745,27 @@ class _World:
             numbers = tuple(
                 act.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
                 for one in run.program.instructions[rank]
-                if isinstance(one, Compute) and one.operation.kind in ("B", "W")
+                if isinstance(one, Compute) and one.operation.kind in ("B", "W") and one.accumulates
             )
             seen = None
             if self.monitor is not None:
                 names = [actor.name for actor in run.actors]
                 seen = measured(run.staging, run.execution, rank, names, run.iteration, run.start_s)
-            process.rules.go_on(Vote(act.message.epoch, run.iteration, True, numbers, measured=seen))
+            vote = Vote(act.message.epoch, run.iteration, True, numbers, measured=seen)
+            if self.resume is not None:
+                work = run.work(rank)
+                ledger = None if run.program.rest is None else ledger_entries(work.ledger)
+                vote = replace(vote, losses=losses_of(work), ledger=ledger)
+            process.rules.go_on(vote)
             self._carry_on(process)
+
+    def _tell_losses(self, act: EpochState, run: IterationAttempt, rank: int) -> None:
+        process = run.actors[rank]
+        if act is self.act and self.end is None and process.rules.action == ReduceGradients(run.iteration):
+            losses = losses_of(run.work(rank, self.now_s))
+            if losses:
+                told = LossesTold(act.message.epoch, run.iteration, losses)
+                self._feed(Said(self.now_s, process.connection, told))
 
     def _suspect(self, act: EpochState, rank: int, peer: int) -> None:
         """A worker has found out that it does not reach another one."""
@@ -630,7 +793,9 @@ class _World:
             self._expect_death(act.actors[rank])
             pauses[rank] = (at_s, math.inf)
             execution = self._execute(staging, pauses, broken_s, iteration)
-        return IterationAttempt(iteration, self.now_s, staging, act.actors, execution, broken_s)
+        is_first = iteration == act.message.iteration
+        before = tuple(actor.work if is_first else NOTHING for actor in act.actors)
+        return IterationAttempt(iteration, self.now_s, staging, act.actors, execution, broken_s, before, self.log)
 
     def _staging(self, act: EpochState, iteration: int) -> TimedProgram:
         """The epoch's program with what is slow, or broken, from the beginning of this iteration on."""
@@ -647,7 +812,8 @@ class _World:
             delegated=act.message.delegated,
             detours=act.message.detours,
         )
-        return self.machines.staged(act.message.plan, standing)
+        rest = act.message.rest if iteration == act.message.iteration else None
+        return self.machines.staged(act.message.plan, standing, rest)
 
     def _breaks_in(self, number: int, iteration: int) -> bool:
         """Whether a link breaks by this event in the midst of an iteration, and has not done so in an earlier try."""

@@ -28,6 +28,7 @@ OTHERS = {
     "heartbeat_limit": ("3", "2.5", '"500ms"'), "policies": ('"oobleck"', '["slipstream", "oobleck"]'),
     "data": ('"a b.txt"', '["a.txt", "b,c.txt"]'), "paced": ("true", "false"), "checkpointing": ("true", "false"),
     "cost": ('"restart_s=1"', '["restart_s=1", "rejoin_s=2"]'), "host_memory": ("1e9", '"4GB"'),
+    "log_memory": ("0", '"1GB"'),
 }  # fmt: skip
 # What commands need beside keys.
 NEEDED = {"plan oobleck": ("t.json", "--nodes", "4", "--global-batch", "64"), "replay": ("--trace", "t.jsonl")}

@@ -145,6 +145,7 @@ DURATIONS = {
 OTHERS = {
     "--memory-limit": ("80GB", "8e10"),
     "--host-memory": ("1GiB", "1073741824"),
+    "--log-memory": ("1GiB", "1073741824"),
     "--max-input": ("1GiB", "1073741824"),
     "--shard-size": ("5GB", "5e9"),
     "--sizes": ("16MB,32MB", "16000000,32000000"),
@@ -217,7 +218,9 @@ TRIED: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 # Those of commands that start processes: refused as late as that with a value that can be read, and before with others.
 REFUSED = {
-    ("run", "plan.json", "--model", "gpt-tiny"): ("--patience", "--stall-limit", "--heartbeat-limit", "--host-memory"),
+    ("run", "plan.json", "--model", "gpt-tiny"): (
+        *("--patience", "--stall-limit", "--heartbeat-limit", "--host-memory", "--log-memory"),
+    ),
     ("probe", "--processes", "2"): ("--sizes",),
     ("profile", "links", "--processes", "2"): ("--sizes",),
     ("coordinate", "plan.json"): ("--stall-limit",),

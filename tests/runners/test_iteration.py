@@ -227,9 +227,15 @@ def test_a_failed_operation_leaves_no_span() -> None:
 
 @given(unlike_plans(max_microbatches=3))
 def test_tags_tell_all_messages_apart(plan: Plan) -> None:
-    """No two messages of an iteration, nor of it and the next, have one tag, however many links each pipeline has."""
+    """No two messages of an iteration, nor of it and the next, have one tag, however many links each pipeline has; nor
+    has one of evaluation, or of what is left of an iteration."""
     tags, sent = Tags(plan), [one.message for rank in lower(plan).instructions for one in rank if isinstance(one, Send)]
-    assert len({tags.of(message, n) for message in sent for n in (6, 7)}) == 2 * len(sent)
+    of_rest, layers = Tags(plan, is_rest=True), plan.templates[0].stages[-1].layers[1]
+    kept = {replace(message, link=link) for message in sent for link in range(1, layers)}
+    found = {tags.of(message, n) for message in sent for n in (6, 7)}
+    found |= {tags.of_evaluation(message, n) for message in sent for n in (0, 1)}
+    found |= {of_rest.of(message, n) for message in kept for n in (6, 7)}
+    assert len(found) == 4 * len(sent) + 2 * len(kept)
 
 
 class Recording(nn.Module):

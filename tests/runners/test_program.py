@@ -8,8 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.program import AllReduce, Compute, GradientBucket, Message, Receive, Send, Step, lower
+from rtk.runners.program import (
+    AllReduce,
+    Compute,
+    GradientBucket,
+    Instruction,
+    Message,
+    Receive,
+    Send,
+    Step,
+    lower,
+    lower_rest,
+)
+from rtk.schemas.orders import parse_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
+from rtk.schemas.resumption import HeldMessages, Resend, Rest, RestWorker, Standing
 
 from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
 
@@ -209,3 +222,108 @@ def test_a_program_of_unlike_cuts_reads_as_written() -> None:
         (GradientBucket((4, 6), (2, 4), 4), GradientBucket((3, 4), (1, 4), 1)),
     ]
     assert [one[-2] for one in lower(plan).instructions] == [AllReduce(own) for own in parts]
+
+
+# What is left of an iteration
+
+
+def whole_rest(plan: Plan) -> Rest:
+    """The rest of which nothing is done yet: everybody runs its order."""
+    workers = tuple(RestWorker(one.name, one.name, one.order or "") for one in plan.live_workers())
+    return Rest(0, tuple(Standing(one.name, plan.stage_of(one).layers) for one in plan.live_workers()), workers)
+
+
+def by_boundary(plan: Plan, instruction: Instruction) -> Instruction:
+    """An instruction of a plan's program, its message with a boundary for a link."""
+    if not isinstance(instruction, Send | Receive):
+        return instruction
+    message = instruction.message
+    stages = plan.template_of(message.pipeline).stages
+    return replace(instruction, message=replace(message, link=stages[message.link].layers[1]))
+
+
+@given(any_plans())
+def test_a_rest_of_everything_is_the_plan(plan: Plan) -> None:
+    """Where nothing is done, what is left is the plan's program, with boundaries for links."""
+    program, rest = lower(plan), whole_rest(plan)
+    left = lower_rest(plan, rest)
+    assert left == replace(
+        program,
+        instructions=tuple(tuple(by_boundary(plan, one) for one in own) for own in program.instructions),
+        rest=rest,
+    )
+
+
+@given(any_plans(), st.data())
+def test_nothing_is_summed_of_what_is_sealed(plan: Plan, data: st.DataObject) -> None:
+    """What is sealed and what is to be summed tile each rank's stage as its parts do, cut at the borders of what is
+    sealed; of ties those are left of which nothing is sealed; all holders say the same."""
+    layers = plan.templates[0].stages[-1].layers[1]
+    first, stop = sorted(data.draw(st.tuples(st.integers(0, layers), st.integers(0, layers))))
+    sealed = ((first, stop),) if first < stop else ()
+    ties = [(0, layers - 1)] if (first <= 0 < stop) == (first <= layers - 1 < stop) else []
+    left, whole = lower_rest(plan, replace(whole_rest(plan), sealed=sealed), ties), lower(plan, ties)
+    for rank in range(len(whole.workers)):
+        reduction, before = left.reduction(rank), whole.reduction(rank)
+        both = sorted((*reduction.parts, *reduction.sealed), key=lambda part: part.layers)
+        assert [n for part in both for n in range(*part.layers)] == [
+            n for part in before.parts[::-1] for n in range(*part.layers)
+        ]
+        assert {n for part in reduction.sealed for n in range(*part.layers)} <= set(range(first, stop))
+        assert {n for part in reduction.parts for n in range(*part.layers)}.isdisjoint(range(first, stop))
+        assert sum(part.duration_s for part in both) == pytest.approx(before.duration_s)
+        for part in both:
+            assert any(part.ranks == one.ranks for one in before.parts)
+            assert all(part in (*left.reduction(n).parts, *left.reduction(n).sealed) for n in part.ranks)
+        assert reduction.ties == (() if sealed and first <= 0 else before.ties)
+
+
+def test_a_rest_reads_as_written() -> None:
+    """Two stages of two layers in two pipelines, and one dead: what 1/1 has kept goes out first, what 0/1 has kept is
+    asked of nobody, and parts of a stage exchange what lies between them."""
+    shape = tuple(Stage((2 * i, 2 * i + 2), 1, 1, 1, allreduce_s=2) for i in range(2))
+    plan = Plan(
+        BY_HAND,
+        (Template("t", shape, (Link(0.5),)),),
+        (Pipeline("t", 1), Pipeline("t", 1)),
+        "synchronous",
+        (Worker(0, 0, "F0 B0 F1.0 B1.0"), Worker(0, 1, "F0 B0"), Worker(1, 0, failed=True), Worker(1, 1, "F0 B0")),
+    )
+    rest = Rest(
+        3,
+        (
+            Standing("0/0", (0, 2)),
+            Standing("0/1", (2, 4), messages=(HeldMessages("activation", 2, (0,)),)),
+            Standing("1/1", (2, 4), messages=(HeldMessages("activation", 1, (1,)),)),
+        ),
+        (
+            RestWorker("0/0", "0/0", "F1.0:1-2 F0~ B1.0:1-2"),
+            RestWorker("0/1", "0/1", "F0 B0:3-4"),
+            RestWorker("1/1", "1/1", "F0 B0"),
+        ),
+        ((0, 1), (2, 3)),
+        sends=(Resend("1/1", "0/0", "activation", 1, 1),),
+    )
+    first, second, third = lower_rest(plan, rest).instructions
+    forward, backward = parse_order("F1.0 B1.0", 1)
+    down, up = Message("activation", 1, 0, 2), Message("gradient", 1, 0, 2)
+    assert third == (
+        Send(Message("activation", 1, 0, 1), 0, 0.5, is_kept=True),
+        Receive(down, 0),
+        Compute(forward),
+        Compute(backward),
+        Send(up, 0, 0.5),
+        AllReduce((GradientBucket((3, 4), (1, 2), 1),), (), (GradientBucket((2, 3), (1, 2), 1),)),
+        Step(True, 0.0),
+    )
+    assert first == (
+        Receive(Message("activation", 1, 0, 1), 2),
+        Compute(forward, (1, 2)),
+        Send(down, 2, 0.5),
+        Compute(parse_order("F0", 0)[0], None, False),
+        Receive(up, 2),
+        Compute(backward, (1, 2)),
+        AllReduce((GradientBucket((1, 2), (0,), 1),), (), (GradientBucket((0, 1), (0,), 1),)),
+        Step(True, 0.0),
+    )
+    assert second[:2] == (Compute(parse_order("F0", 0)[0]), Compute(parse_order("B0", 0)[0], (3, 4)))

@@ -1,9 +1,9 @@
 """The worker of a resilient run, and small jobs of them with everything but processes."""
 
-import time
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache

@@ -63,3 +63,12 @@ def test_a_schedule_goes_over_all_iterations() -> None:
         training_of(PLAN, cosine)
     with pytest.raises(InvalidInputError, match="warm-up of 50 iterations is not over after all 50"):
         training_of(PLAN, replace(cosine, warmup=50), 50)
+
+
+def test_what_a_machine_has_room_for_is_not_compared() -> None:
+    """Workers of one job may keep more or less of an iteration; each is told its limit, nothing included."""
+    for limit in (0.0, 1e9):
+        training = TrainingConfig("m", log_memory=limit)
+        assert training.settings() == EARLIER
+        assert training.arguments()[-2:] == ["--log-memory", str(limit)]
+    assert "--log-memory" not in TrainingConfig("m").arguments()

@@ -1,0 +1,166 @@
+"""What the operations and messages of what is left cost: by workers, pieces of layers and boundaries between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...schemas.conditions import components
+from ...schemas.plan import Layers, Link, Plan
+from ..scheduling.problem import Parts, parts_of
+from .crew import Crew
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .remaining import Ints
+
+    Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """Times in s, with slow-downs in them; arrays over the live workers unless it says otherwise.
+
+    Attributes:
+        length: layers of each piece.
+        first, stop: the pieces that each worker holds.
+        held: how many layers these are.
+        duration_s: of F, I, W and B of all a worker's layers, workers x 4.
+        bytes: an activation, a stash after I, and the limit, workers x 3.
+        pipeline: of each worker.
+        origin: the pipeline of each micro-batch.
+        inside_s: delay over each boundary within each pipeline, pipelines x boundaries.
+        between_s: the same between pipelines, by that of the micro-batch.
+        parts: in which gradients are summed, those that are sealed among them.
+        group: each worker's stage among those of the parts.
+        sum_s: how long the sum of each part takes; 0 if it is sealed.
+        step_s: what the slowest optimizer step takes.
+    """
+
+    length: Ints
+    first: Ints
+    stop: Ints
+    held: Ints
+    duration_s: Floats
+    bytes: Floats
+    pipeline: Ints
+    origin: Ints
+    inside_s: Floats
+    between_s: Floats
+    parts: Parts
+    group: Ints
+    sum_s: Floats
+    step_s: float
+
+    def share(self, worker: Ints, first: Ints, stop: Ints) -> Floats:
+        """Which part of their layers workers run in the pieces from `first` to before `stop`; arrays alike."""
+        before = np.concatenate(([0], np.cumsum(self.length)))
+        found: Floats = (before[stop] - before[first]) / self.held[worker]
+        return found
+
+    def delay_s(self, microbatch: Ints, boundary: Ints, sender: Ints, receiver: Ints) -> Floats:
+        """How long messages take; arrays alike."""
+        inside = self.inside_s[self.pipeline[receiver], boundary]
+        between = self.between_s[self.origin[microbatch], boundary]
+        home = self.pipeline[sender] == self.pipeline[receiver]
+        found: Floats = np.where(sender == receiver, 0.0, np.where(home, inside, between))
+        return found
+
+    @cached_property
+    def any_holder(self) -> Ints:
+        """Of each piece, one of the workers that hold it."""
+        pieces = range(len(self.length))
+        return np.array([int(np.flatnonzero((self.first <= n) & (n < self.stop))[0]) for n in pieces])
+
+    @cached_property
+    def component(self) -> Ints:
+        """The component of each worker: those that share layers with each other, chained."""
+        alone = components(self.parts.held)
+        number = {layers: n for n, layers in enumerate(sorted(set(alone.values())))}
+        return np.array([number[alone[self.parts.held[group]]] for group in self.group.tolist()])
+
+    @cached_property
+    def following_s(self) -> Floats:
+        """What follows the last operation of each worker at least."""
+        after_s = np.array(self.parts.following_s(self.sum_s.tolist()))
+        found: Floats = after_s[self.group] + self.step_s
+        return found
+
+    def makespan_s(self, ends_s: Floats) -> float:
+        """When all is over, if the workers end their operations then: at 0 where there are none."""
+        last_s = np.zeros(len(self.parts.held))
+        np.maximum.at(last_s, self.group, ends_s)
+        sums_s = self.sum_s.tolist()
+        begun_s = self.parts.begun_s(sums_s, last_s.tolist())
+        return max(map(float.__add__, begun_s, sums_s)) + self.step_s
+
+
+def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layers]) -> Costs:
+    """What a crew's operations cost.
+
+    Args:
+        crew: the workers.
+        plan: that of the crew, or the same under what is slow.
+        cuts: where pieces begin, and the number of layers.
+        sealed: layers whose sums are there.
+    """
+    place = {layer: number for number, layer in enumerate(cuts)}
+    workers = plan.live_workers()
+    stages = [plan.stage_of(worker) for worker in workers]
+    slow = np.array([worker.slowdown or 1.0 for worker in workers])
+    durations = np.array([[stage.duration_s(kind) for kind in "FIWB"] for stage in stages])
+    limits = [np.inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in stages]
+    sizes = [
+        (stage.activation_bytes, stage.weight_stash_bytes, limit) for stage, limit in zip(stages, limits, strict=True)
+    ]
+    held = np.array([stage.layers for stage in stages])
+    parts, sums_s = _sums(plan, sealed)
+    counts = [pipeline.microbatches for pipeline in plan.pipelines]
+    return Costs(
+        length=np.diff(np.array(cuts)),
+        first=np.array([place[first] for first, _ in held.tolist()]),
+        stop=np.array([place[stop] for _, stop in held.tolist()]),
+        held=held[:, 1] - held[:, 0],
+        duration_s=durations * slow[:, None],
+        bytes=np.array(sizes, dtype=np.float64),
+        pipeline=np.array([worker.pipeline for worker in workers]),
+        origin=np.repeat(np.arange(len(counts)), counts),
+        inside_s=np.array([_over(plan, k, plan.links_of(k), cuts) for k in range(len(counts))]),
+        between_s=np.array([_over(plan, k, plan.template_of(k).links, cuts) for k in range(len(counts))]),
+        parts=parts,
+        group=np.array([parts.number[stage.layers] for stage in stages]),
+        sum_s=sums_s,
+        step_s=max(stage.optimizer_s for stage in stages),
+    )
+
+
+def _over(plan: Plan, pipeline: int, links: Sequence[Link], cuts: Sequence[int]) -> list[float]:
+    """The delay over each boundary by a pipeline's links: `Plan.boundary_delay_s`."""
+    if not links:
+        return [0.0] * len(cuts)
+    ends = [stage.layers[1] for stage in plan.template_of(pipeline).stages]
+    behind = np.searchsorted(ends, cuts)
+    return [links[min(link, len(links) - 1)].delay_s for link in behind.tolist()]
+
+
+def _sums(plan: Plan, sealed: Sequence[Layers]) -> tuple[Parts, Floats]:
+    """The parts in which gradients are summed, which sealed layers end, and how long each sum takes."""
+    reduce_s: dict[Layers, float] = {}
+    for stage in map(plan.stage_of, plan.live_workers()):
+        reduce_s[stage.layers] = max(reduce_s.get(stage.layers, 0.0), stage.allreduce_s)
+        for first, stop in sealed:
+            inside = max(first, stage.layers[0]), min(stop, stage.layers[1])
+            if inside[0] < inside[1]:
+                reduce_s.setdefault(inside, 0.0)  # nobody's stage: it only cuts others
+    parts = parts_of(reduce_s)
+    sums_s = np.array(parts.lasts_s([reduce_s[layers] for layers in parts.held]))
+    for first, stop in sealed:
+        for number, layers in enumerate(parts.held):
+            if first <= layers[0] and layers[1] <= stop:
+                sums_s[parts.foremost[number] : parts.hindmost[number] + 1] = 0.0
+    return parts, sums_s

@@ -1,0 +1,96 @@
+"""Who takes which place of the plan that follows, with what he has of the iteration under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Layers, Place, Plan, Stage, Worker, name_of
+from ...schemas.resumption import Standing
+
+
+@dataclass(frozen=True, eq=False)
+class Crew:
+    """The live workers of a plan, which are numbered in its order, each with its standing.
+
+    Attributes:
+        plan: that follows.
+        workers: its live workers.
+        standings: of who takes their places.
+    """
+
+    plan: Plan
+    workers: tuple[Worker, ...]
+    standings: tuple[Standing, ...]
+
+    @classmethod
+    def seated(cls, plan: Plan, seats: Sequence[tuple[str, Place]], standings: Sequence[Standing]) -> Crew:
+        """The crew of a plan.
+
+        Raises:
+            InvalidInputError: a place is not taken, or nobody knows what its worker has.
+        """
+        name_at = {place: name for name, place in seats}
+        standing_of = {standing.worker: standing for standing in standings}
+        if len(standing_of) < len(standings):
+            raise InvalidInputError("a worker has two standings", where="/standings")
+        workers = plan.live_workers()
+        for worker in workers:
+            if name_at.get(worker.place) not in standing_of:
+                raise InvalidInputError(
+                    f"nobody with a standing takes the place {worker.name}",
+                    where="/seats",
+                    fix="let every live place of the plan be taken by a worker that has said what it has",
+                )
+        return cls(plan, workers, tuple(standing_of[name_at[worker.place]] for worker in workers))
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """What each worker holds in the plan that follows."""
+        return tuple(self.plan.stage_of(worker) for worker in self.workers)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The places `k/i` of the workers."""
+        return tuple(name_of(worker.place) for worker in self.workers)
+
+    @cached_property
+    def layers(self) -> int:
+        """How many layers the model has."""
+        return self.plan.templates[0].stages[-1].layers[1]
+
+    @cached_property
+    def microbatches(self) -> int:
+        """How many micro-batches an iteration has."""
+        return self.plan.total_microbatches()
+
+    @cached_property
+    def splits(self) -> tuple[bool, ...]:
+        """Whether each worker's F is followed by I and W; that of who has nothing by what its order in the plan has."""
+        pairs = zip(self.workers, self.standings, strict=True)
+        return tuple(_splits(worker.order or "", standing) for worker, standing in pairs)
+
+    def kept(self, number: int) -> Layers | None:
+        """The layers that a worker had and has in the plan that follows; None: none."""
+        had, has = self.standings[number].layers, self.stages[number].layers
+        if had is None:
+            return None
+        first, stop = max(had[0], has[0]), min(had[1], has[1])
+        return (first, stop) if first < stop else None
+
+    def stays(self, number: int) -> bool:
+        """Whether a worker has the very layers that it had."""
+        return self.standings[number].layers == self.stages[number].layers
+
+
+def _splits(order: str, standing: Standing) -> bool:
+    kinds = "I" in order, "B" in order
+    is_new = standing.layers is None or standing.is_empty
+    return kinds[0] if is_new and kinds[0] != kinds[1] else standing.splits
+
+
+def each(ranges: Sequence[Layers]) -> Iterator[int]:
+    """The single layers of ranges."""
+    return (layer for first, stop in ranges for layer in range(first, stop))

@@ -1,0 +1,301 @@
+"""The list scheduler of what is left: workers run by priorities what is ready, the soonest worker first.
+
+That of `scheduling/list_schedule.py` is for whole iterations, in which every micro-batch runs F up and I down all
+stages. Here chains begin and end anywhere, messages are there from the beginning, and activations, too.
+
+A worker that is free runs the F, I or B that has the least priority of those that are ready; an F only if memory admits
+it. If there is none it runs W, unless what is more urgent is about to come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
+
+if TYPE_CHECKING:
+    pass
+
+INFINITY = float("inf")
+NONE = -1
+ROUNDING = 1e-9
+
+
+class Work(NamedTuple):
+    """What is to be scheduled; arrays over the operations unless it says otherwise.
+
+    Attributes:
+        worker: who runs each.
+        kind: F, I, W or B.
+        next_own: what of the same worker follows; NONE.
+        next_other: what takes its message; NONE.
+        delay_s: how long that takes.
+        awaits: how many operations each has to wait for.
+        ready_s: when it could start apart from these.
+        duration_s: how long it takes.
+        takes_bytes, leaves_bytes: what it adds to memory when it starts, and when it ends.
+        start: where each worker's operations stand in queues; array over the workers, and their end.
+        held_bytes, limit_bytes: what is there at 0, and what may be; arrays over the workers.
+    """
+
+    worker: Ints
+    kind: Ints
+    next_own: Ints
+    next_other: Ints
+    delay_s: Floats
+    awaits: Ints
+    ready_s: Floats
+    duration_s: Floats
+    takes_bytes: Floats
+    leaves_bytes: Floats
+    start: Ints
+    held_bytes: Floats
+    limit_bytes: Floats
+
+
+class Space(NamedTuple):
+    """How far a schedule is.
+
+    Attributes:
+        missing: how many operations each one waits for still.
+        there_s, begin_s: when each can start, and when it does.
+        coming: of each worker, what can start at a time that is known and has not come, by these times.
+        ready: of each worker, heaps of F, of I and B, and of W that can start, by priority; each kind a run of its own.
+        order: what each worker has run.
+        counts: of each worker, where `coming` begins and ends, the sizes of the heaps, and how many have run.
+        held_bytes, free_s, event_s: of each worker, its memory, its last end, and when it decides next.
+        heap, at: the workers, a heap by when they decide; and where each is in it.
+    """
+
+    missing: MutableInts
+    there_s: MutableFloats
+    begin_s: MutableFloats
+    coming: MutableInts
+    ready: MutableInts
+    order: MutableInts
+    counts: MutableInts
+    held_bytes: MutableFloats
+    free_s: MutableFloats
+    event_s: MutableFloats
+    heap: MutableInts
+    at: MutableInts
+
+
+BEGIN, END, READY, RAN, FIELDS = 0, 1, 2, 5, 6  # fields of `counts`: those of the heaps are READY + kind
+
+
+@kernel
+def put(heap: MutableInts, begin: int, size: int, operation: int, priority: Floats) -> None:
+    """Add to a heap that stands from `begin` on."""
+    at = size
+    while at > 0:
+        above = (at - 1) // 2
+        other = heap[begin + above]
+        if priority[other] < priority[operation] or (priority[other] == priority[operation] and other < operation):
+            break
+        heap[begin + at] = other
+        at = above
+    heap[begin + at] = operation
+
+
+@kernel
+def take(heap: MutableInts, begin: int, size: int, priority: Floats) -> int:
+    """Take the first of a heap; it is one less then."""
+    found = heap[begin]
+    last = heap[begin + size - 1]
+    size -= 1
+    at = 0
+    while 2 * at + 1 < size:
+        below = 2 * at + 1
+        one = heap[begin + below]
+        if below + 1 < size:
+            other = heap[begin + below + 1]
+            if priority[other] < priority[one] or (priority[other] == priority[one] and other < one):
+                below += 1
+                one = other
+        if priority[last] < priority[one] or (priority[last] == priority[one] and last < one):
+            break
+        heap[begin + at] = one
+        at = below
+    heap[begin + at] = last
+    return found
+
+
+@kernel
+def decides_at(space: Space, worker: int, time_s: float) -> None:
+    """Set when a worker decides next, and move it to its place among all."""
+    event_s, heap, at = space.event_s, space.heap, space.at
+    event_s[worker] = time_s
+    place = at[worker]
+    while place > 0:
+        above = (place - 1) // 2
+        other = heap[above]
+        if event_s[other] < time_s or (event_s[other] == time_s and other < worker):
+            break
+        heap[place] = other
+        at[other] = place
+        place = above
+    size = len(heap)
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        other = heap[below]
+        if below + 1 < size:
+            second = heap[below + 1]
+            if event_s[second] < event_s[other] or (event_s[second] == event_s[other] and second < other):
+                below += 1
+                other = second
+        if time_s < event_s[other] or (time_s == event_s[other] and worker < other):
+            break
+        heap[place] = other
+        at[other] = place
+        place = below
+    heap[place] = worker
+    at[worker] = place
+
+
+@kernel
+def arrive(work: Work, space: Space, operation: int) -> None:
+    """Nothing is missing any more: the operation can start at a time that is known."""
+    worker = work.worker[operation]
+    coming, there_s = space.coming, space.there_s
+    at_s = there_s[operation]
+    begin = work.start[worker]
+    first, at = begin + space.counts[FIELDS * worker + BEGIN], begin + space.counts[FIELDS * worker + END]
+    while at > first and there_s[coming[at - 1]] > at_s:
+        coming[at] = coming[at - 1]
+        at -= 1
+    coming[at] = operation
+    space.counts[FIELDS * worker + END] += 1
+    soon_s = max(space.free_s[worker], at_s)
+    if soon_s < space.event_s[worker]:
+        decides_at(space, worker, soon_s)
+
+
+@kernel
+def found(work: Work, space: Space, operation: int, time_s: float) -> None:
+    """One of the things that an operation waits for is there from some time on."""
+    space.there_s[operation] = max(space.there_s[operation], time_s)
+    space.missing[operation] -= 1
+    if space.missing[operation] == 0:
+        arrive(work, space, operation)
+
+
+@kernel
+def heap_of(kind: int) -> int:
+    """In which of a worker's heaps an operation is: B with I."""
+    return 1 if kind == 3 else kind
+
+
+@kernel
+def look(work: Work, space: Space, worker: int, now_s: float, priority: Floats) -> None:
+    """Put what can start by now into the worker's heaps."""
+    counts, begin = space.counts, work.start[worker]
+    operations = work.start[len(work.held_bytes)]
+    while counts[FIELDS * worker + BEGIN] < counts[FIELDS * worker + END]:
+        operation = space.coming[begin + counts[FIELDS * worker + BEGIN]]
+        if space.there_s[operation] > now_s:
+            return
+        counts[FIELDS * worker + BEGIN] += 1
+        kind = heap_of(work.kind[operation])
+        put(space.ready, kind * operations + begin, counts[FIELDS * worker + READY + kind], operation, priority)
+        counts[FIELDS * worker + READY + kind] += 1
+
+
+@kernel
+def admits(work: Work, space: Space, worker: int, operation: int) -> bool:
+    """Whether a worker has memory for an operation."""
+    return space.held_bytes[worker] + work.takes_bytes[operation] <= work.limit_bytes[worker]
+
+
+@kernel
+def pick(work: Work, space: Space, worker: int, priority: Floats) -> int:
+    """The heap that a worker takes its next operation from, NONE: there is nothing that it could run now."""
+    counts, begin = space.counts, work.start[worker]
+    operations = work.start[len(work.held_bytes)]
+    size = FIELDS * worker + READY
+    forward = space.ready[begin] if counts[size] > 0 else NONE
+    if forward != NONE and not admits(work, space, worker, forward):
+        forward = NONE
+    if counts[size + 1] > 0:
+        backward = space.ready[operations + begin]
+        return 1 if forward == NONE or priority[backward] <= priority[forward] else 0
+    if forward != NONE:
+        return 0
+    return 2 if counts[size + 2] > 0 else NONE
+
+
+@kernel
+def next_arrival_s(work: Work, space: Space, worker: int) -> float:
+    """When something comes that a worker can run then, as far as that is known."""
+    begin = work.start[worker]
+    for at in range(space.counts[FIELDS * worker + BEGIN], space.counts[FIELDS * worker + END]):
+        operation = space.coming[begin + at]
+        if work.kind[operation] != 0 or admits(work, space, worker, operation):
+            return space.there_s[operation]
+    return INFINITY
+
+
+@kernel
+def run(work: Work, space: Space, worker: int, heap: int, now_s: float, priority: Floats) -> None:
+    """Run the first of a heap, and tell those that wait for it."""
+    counts, begin = space.counts, work.start[worker]
+    operations = work.start[len(work.held_bytes)]
+    size = FIELDS * worker + READY + heap
+    operation = take(space.ready, heap * operations + begin, counts[size], priority)
+    counts[size] -= 1
+    end_s = now_s + work.duration_s[operation]
+    space.begin_s[operation] = now_s
+    space.order[begin + counts[FIELDS * worker + RAN]] = operation
+    counts[FIELDS * worker + RAN] += 1
+    space.held_bytes[worker] += work.takes_bytes[operation] + work.leaves_bytes[operation]
+    space.free_s[worker] = end_s
+    decides_at(space, worker, end_s)
+    if work.next_own[operation] != NONE:
+        found(work, space, work.next_own[operation], end_s)
+    if work.next_other[operation] != NONE:
+        found(work, space, work.next_other[operation], end_s + work.delay_s[operation])
+
+
+@kernel
+def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, wait: float) -> None:
+    """Schedule everything; `Space.order` and `Space.free_s` then hold it.
+
+    Args:
+        given, taken: `Work` and `Space` as plain tuples, whose types numba finds out at once.
+        priority: of each operation; the least goes first.
+        wait: W does not start if F, I or B comes within this fraction of its duration.
+    """
+    work, space = Work(*given), Space(*taken)
+    workers = len(work.held_bytes)
+    for worker in range(workers):
+        for field in range(FIELDS):
+            space.counts[FIELDS * worker + field] = 0
+        space.held_bytes[worker] = work.held_bytes[worker]
+        space.free_s[worker] = 0.0
+        space.event_s[worker] = INFINITY
+        space.heap[worker] = worker
+        space.at[worker] = worker
+    for operation in range(len(work.worker)):
+        space.missing[operation] = work.awaits[operation]
+        space.there_s[operation] = work.ready_s[operation]
+        space.begin_s[operation] = INFINITY
+    for operation in range(len(work.worker)):
+        if work.awaits[operation] == 0:
+            arrive(work, space, operation)
+    while workers > 0:
+        worker = space.heap[0]
+        now_s = space.event_s[worker]
+        if now_s == INFINITY:
+            return
+        look(work, space, worker, now_s, priority)
+        heap = pick(work, space, worker, priority)
+        if heap == NONE:
+            decides_at(space, worker, next_arrival_s(work, space, worker))
+            continue
+        if heap == 2 and wait > 0:
+            weight = space.ready[2 * work.start[workers] + work.start[worker]]
+            soon_s = next_arrival_s(work, space, worker)
+            if soon_s < now_s + wait * work.duration_s[weight]:
+                decides_at(space, worker, soon_s)
+                continue
+        run(work, space, worker, heap, now_s, priority)

@@ -1,0 +1,242 @@
+"""The operations of what is left, once it is known who does what: where their messages come from, and what they take.
+
+Consecutive pieces of a micro-batch that one worker does alike are a **unit**: it has F, I and W of the same layers, or
+F and B, or some of these. Units stand by micro-batch, then by layers; so do their operations, F before I before W. A
+stash after I is a unit of W alone, behind all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .remaining import ACTIVATION, GRADIENT, NOBODY
+
+if TYPE_CHECKING:
+    from .costs import Costs, Floats
+    from .crew import Crew
+    from .remaining import Flags, Held, Ints, Remaining
+
+F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters
+NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Arrays over the units.
+
+    Attributes:
+        worker, microbatch: who does what.
+        first, stop: of which pieces.
+        counts: whether it goes into the sums.
+        forward, backward, weight: the number of its F, of its I or B, and of its W; NONE where it has none.
+    """
+
+    worker: Ints
+    microbatch: Ints
+    first: Ints
+    stop: Ints
+    counts: Flags
+    forward: Ints
+    backward: Ints
+    weight: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Sends:
+    """Messages that are sent again, arrays of as many: as `Held`, and to whom."""
+
+    source: Ints
+    target: Ints
+    kind: Ints
+    boundary: Ints
+    microbatch: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """Arrays over the operations.
+
+    Attributes:
+        units: to which they belong.
+        unit, kind: of each, the unit, and F, I, W or B.
+        worker: who runs it.
+        maker: the operation whose message it takes; NONE where that is there, or none is needed.
+        ahead: the operation of the same worker that comes first in any case; NONE.
+        sends: what is sent again.
+        delay_s: of the message from the maker.
+        ready_s: when it can start as far as messages go that are sent again.
+        duration_s: how long it takes.
+        takes_bytes, leaves_bytes: what it adds to its worker's memory when it starts, and when it ends (less than 0).
+    """
+
+    units: Units
+    unit: Ints
+    kind: Ints
+    worker: Ints
+    maker: Ints
+    ahead: Ints
+    sends: Sends
+    delay_s: Floats
+    ready_s: Floats
+    duration_s: Floats
+    takes_bytes: Floats
+    leaves_bytes: Floats
+
+
+def operations_of(crew: Crew, costs: Costs, left: Remaining, executor: Ints) -> Operations:
+    """The operations.
+
+    Args:
+        crew: the workers.
+        costs: theirs.
+        left: what is left.
+        executor: who does it, micro-batches x pieces.
+    """
+    units, unit_at = _units(crew, left, executor)
+    unit, kind = _kinds(crew, units)
+    worker = units.worker[unit]
+    maker, sends = _messages(costs, left.held, units, unit_at)
+    delay_s = np.zeros(len(unit))
+    made = np.flatnonzero(maker != NONE)
+    boundary = np.where(kind == F, units.first[unit], units.stop[unit])
+    delay_s[made] = costs.delay_s(units.microbatch[unit[made]], boundary[made], worker[maker[made]], worker[made])
+    share = costs.share(worker, units.first[unit], units.stop[unit])
+    again = (kind == F) & (units.backward[unit] == NONE)
+    activation, stash = costs.bytes[worker, 0] * share, costs.bytes[worker, 1] * share
+    keeps = (kind == I) & (units.weight[unit] != NONE)
+    return Operations(
+        units=units,
+        unit=unit,
+        kind=kind,
+        worker=worker,
+        maker=maker,
+        ahead=_ahead(units, unit, kind),
+        sends=sends,
+        delay_s=delay_s,
+        ready_s=_ready_s(costs, units, unit_at, sends, len(unit)),
+        duration_s=costs.duration_s[worker, kind] * share,
+        takes_bytes=np.where(kind == F, activation, 0.0),
+        leaves_bytes=np.where(
+            kind == F,
+            np.where(again, -activation, 0.0),
+            np.where(kind == W, -stash, np.where(keeps, stash, 0.0) - activation),
+        ),
+    )
+
+
+def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
+    """The units, and which one has each cell, micro-batches x pieces."""
+    forward, backward, counts = left.forward.T, left.backward.T, left.counts.T
+    alike = np.where(forward | backward, 8 * (executor + 1) + forward + 2 * backward + 4 * counts, 0)
+    begins = alike > 0
+    begins[:, 1:] &= alike[:, 1:] != alike[:, :-1]
+    unit_at = np.where(alike > 0, np.cumsum(begins.ravel()).reshape(begins.shape) - 1, NONE)
+    microbatch, first = np.nonzero(begins)
+    length = np.bincount(unit_at[unit_at != NONE], minlength=len(first))
+    stashed = left.weights
+    starts = np.searchsorted(left.cuts, [stage.layers[0] for stage in crew.stages])
+    stops = np.searchsorted(left.cuts, [stage.layers[1] for stage in crew.stages])
+
+    def column(own: Ints, of_stashes: Ints) -> Ints:
+        return np.concatenate((own, of_stashes)).astype(np.int64)
+
+    nothing = np.zeros(len(stashed), dtype=np.int64)
+    worker = column(executor[microbatch, first], stashed[:, 0])
+    has_forward = column(forward[microbatch, first], nothing) > 0
+    has_backward = column(backward[microbatch, first], nothing) > 0
+    does_count = column(counts[microbatch, first], nothing + 1) > 0
+    splits = np.array(crew.splits)[worker]
+    has_weight = does_count & splits & has_backward
+    has_weight[len(first) :] = True
+    stop = np.cumsum(0 + has_forward + has_backward + has_weight)
+    start = stop - has_forward - has_backward - has_weight
+    return Units(
+        worker,
+        column(microbatch, stashed[:, 1]),
+        column(first, starts[stashed[:, 0]]),
+        column(first + length, stops[stashed[:, 0]]),
+        does_count,
+        np.where(has_forward, start, NONE),
+        np.where(has_backward, start + has_forward, NONE),
+        np.where(has_weight, stop - 1, NONE),
+    ), unit_at
+
+
+def _kinds(crew: Crew, units: Units) -> tuple[Ints, Ints]:
+    """Of each operation, its unit and its kind."""
+    columns = (units.forward, units.backward, units.weight)
+    count = sum(int((column != NONE).sum()) for column in columns)
+    unit, kind = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    for letter, column in zip((F, I, W), columns, strict=True):
+        has = np.flatnonzero(column != NONE)
+        unit[column[has]] = has
+        kind[column[has]] = letter
+    splits = np.array(crew.splits)[units.worker[unit]]
+    return unit, np.where((kind == I) & ~splits, B, kind)
+
+
+def _ahead(units: Units, unit: Ints, kind: Ints) -> Ints:
+    """What comes first at the same worker: F before I, I before W; and W of a stash before the same is done again."""
+    found = np.where((kind == I) | (kind == B), units.forward[unit], NONE)
+    found[kind == W] = units.backward[unit[kind == W]]
+    stashes = np.flatnonzero((units.weight != NONE) & (units.backward == NONE))
+    if len(stashes):
+        pairs = zip(units.worker[stashes].tolist(), units.microbatch[stashes].tolist(), strict=True)
+        weight_of = dict(zip(pairs, units.weight[stashes].tolist(), strict=True))
+        for number in np.flatnonzero(~units.counts).tolist():
+            pair = int(units.worker[number]), int(units.microbatch[number])
+            found[units.forward[number]] = weight_of.get(pair, NONE)
+    return found
+
+
+def _messages(costs: Costs, held: Held, units: Units, unit_at: Ints) -> tuple[Ints, Sends]:
+    """Who makes the message that each operation takes, and what is sent again instead."""
+    pieces, microbatches = unit_at.shape[1], len(unit_at)
+    taker = np.full((2, pieces + 1, microbatches), NOBODY, dtype=np.int64)
+    forward = np.flatnonzero((units.forward != NONE) & (units.first > 0))
+    backward = np.flatnonzero((units.backward != NONE) & (units.stop < pieces))
+    taker[ACTIVATION, units.first[forward], units.microbatch[forward]] = units.worker[forward]
+    taker[GRADIENT, units.stop[backward], units.microbatch[backward]] = units.worker[backward]
+    wanted = taker[held.kind, held.boundary, held.microbatch]
+    is_there = np.zeros(taker.shape, dtype=np.bool_)
+    own = wanted == held.worker
+    is_there[held.kind[own], held.boundary[own], held.microbatch[own]] = True
+    other = np.flatnonzero((wanted != NOBODY) & ~is_there[held.kind, held.boundary, held.microbatch])
+    columns = held.worker[other], wanted[other], held.kind[other], held.boundary[other], held.microbatch[other]
+    sends = _soonest(costs, Sends(*columns))
+    is_there[sends.kind, sends.boundary, sends.microbatch] = True
+
+    maker = np.full(
+        int(max(units.forward.max(initial=-1), units.backward.max(initial=-1), units.weight.max(initial=-1))) + 1, NONE
+    )
+    below = forward[~is_there[ACTIVATION, units.first[forward], units.microbatch[forward]]]
+    maker[units.forward[below]] = units.forward[unit_at[units.microbatch[below], units.first[below] - 1]]
+    above = backward[~is_there[GRADIENT, units.stop[backward], units.microbatch[backward]]]
+    maker[units.backward[above]] = units.backward[unit_at[units.microbatch[above], units.stop[above]]]
+    return maker, sends
+
+
+def _soonest(costs: Costs, found: Sends) -> Sends:
+    """Of several who could send a message again, the one from whom it arrives first."""
+    delay_s = costs.delay_s(found.microbatch, found.boundary, found.source, found.target)
+    order = np.lexsort((found.source, delay_s, found.microbatch, found.boundary, found.kind))
+    columns = [column[order] for column in (found.source, found.target, found.kind, found.boundary, found.microbatch)]
+    same = np.ones(len(order), dtype=np.bool_)
+    same[1:] = False
+    for column in columns[2:]:
+        same[1:] |= column[1:] != column[:-1]
+    return Sends(*(column[same] for column in columns))
+
+
+def _ready_s(costs: Costs, units: Units, unit_at: Ints, sends: Sends, count: int) -> Floats:
+    """When operations can start as far as messages go that are sent again."""
+    found = np.zeros(count)
+    arrives_s = costs.delay_s(sends.microbatch, sends.boundary, sends.source, sends.target)
+    down = sends.kind == ACTIVATION
+    found[units.forward[unit_at[sends.microbatch[down], sends.boundary[down]]]] = arrives_s[down]
+    up = ~down
+    found[units.backward[unit_at[sends.microbatch[up], sends.boundary[up] - 1]]] = arrives_s[up]
+    return found

@@ -1,0 +1,112 @@
+"""Plans what is left of an iteration in which workers were lost (notes/midway.md, section 3).
+
+It is agreed which sums have ended, found out what is left of the others, and given to those who have least to do; list
+schedules order it, and the best one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...schemas.conditions import Conditions
+from ...schemas.errors import InfeasibleError
+from ...schemas.orders import Kind, Operation
+from ...schemas.plan import Place, Plan
+from ...schemas.resumption import (
+    MessageKind,
+    Resend,
+    Rest,
+    RestOperation,
+    RestPrediction,
+    RestWorker,
+    Standing,
+    print_rest_order,
+)
+from ..scheduling.evaluate import evaluate
+from ..scheduling.forms import Form, pays
+from .agreement import agree
+from .bound import bound_s
+from .costs import costs_of
+from .crew import Crew
+from .dispatch import dispatch
+from .operations import Operations, operations_of
+from .remaining import ACTIVATION, remaining
+from .routing import route
+from .scheduling import Schedule, schedule
+
+KINDS: tuple[Kind, ...] = ("F", "I", "W", "B")
+# Plain Python schedules so many operations while the machine code is loaded.
+INTERPRETED_OPERATIONS = 20_000
+
+
+def plan_rest(
+    plan: Plan,
+    seats: tuple[tuple[str, Place], ...],
+    iteration: int,
+    standings: tuple[Standing, ...],
+    conditions: Conditions,
+) -> Rest:
+    """Who does what is left of an iteration (a `Resume`); arguments and errors as there."""
+    crew = Crew.seated(plan, seats, standings)
+    agreement = agree(crew)
+    left = remaining(crew, agreement.sealed)
+    costs = costs_of(crew, plan, left.cuts, agreement.sealed)
+    cells = int((left.forward | left.backward).sum()) + len(left.weights)
+    form = Form(pays(dispatch, 3 * cells, INTERPRETED_OPERATIONS))
+    executor = route(crew, costs, left, form)
+    operations = operations_of(crew, costs, left, executor)
+    found = schedule(costs, operations, form)
+    if not np.isfinite(found.makespan_s):
+        raise InfeasibleError("memory limits leave no room to finish what is under way")
+    redo_s = plan.prediction.makespan_s if plan.prediction else evaluate(plan).makespan_s
+    if found.makespan_s >= redo_s:
+        raise InfeasibleError("to do all of the iteration again is as quick")
+    least_s = min(bound_s(costs, operations, left), found.makespan_s)
+    gap = found.makespan_s / least_s - 1 if least_s > 0 else 0.0
+    return Rest(
+        iteration,
+        tuple(standings),
+        _workers(crew, left.cuts, left.given_up, operations, found),
+        agreement.sealed,
+        agreement.copies,
+        _sends(crew, left.cuts, operations),
+        RestPrediction(found.makespan_s, least_s, gap, redo_s),
+    )
+
+
+def _workers(
+    crew: Crew,
+    cuts: Sequence[int],
+    given_up: Sequence[tuple[tuple[int, int], ...]],
+    operations: Operations,
+    found: Schedule,
+) -> tuple[RestWorker, ...]:
+    units, origin = operations.units, _origins(crew.plan)
+    rows = []
+    for number, worker in enumerate(crew.workers):
+        order = []
+        for place in found.orders[number].tolist():
+            unit = int(operations.unit[place])
+            kind, (pipeline, microbatch) = KINDS[int(operations.kind[place])], origin[int(units.microbatch[unit])]
+            layers = cuts[int(units.first[unit])], cuts[int(units.stop[unit])]
+            order.append(RestOperation(Operation(kind, pipeline, microbatch), layers, bool(units.counts[unit])))
+        text = print_rest_order(tuple(order), worker.pipeline, crew.stages[number].layers)
+        rows.append(RestWorker(crew.names[number], crew.standings[number].worker, text, given_up[number]))
+    return tuple(rows)
+
+
+def _origins(plan: Plan) -> list[tuple[int, int]]:
+    """The pipeline of each micro-batch, and its number there."""
+    return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
+
+
+def _sends(crew: Crew, cuts: Sequence[int], operations: Operations) -> tuple[Resend, ...]:
+    sends = operations.sends
+    kinds: dict[int, MessageKind] = {ACTIVATION: "activation"}
+    columns = (column.tolist() for column in (sends.source, sends.target, sends.kind, sends.microbatch, sends.boundary))
+    return tuple(
+        Resend(crew.names[source], crew.names[target], kinds.get(kind, "gradient"), microbatch, cuts[boundary])
+        for source, target, kind, microbatch, boundary in zip(*columns, strict=True)
+    )

@@ -1,0 +1,304 @@
+"""What is left of an iteration: per layer and micro-batch, whatever worker does it (notes/midway.md, section 3).
+
+Layers that no stage, no sealed sum and nothing that somebody has tells apart are a **piece**. Arrays are of pieces x
+micro-batches, or of boundaries x micro-batches, where boundary n is before piece n.
+
+Every layer is to see every micro-batch once. What is in a part of a sum that is kept is done, and so is what a sealed
+sum has. Of the rest some is under way at a worker (a stash), which finishes it. Everything else needs F and I, and
+whatever these need: the activation before it and the gradient behind it, of which somebody has kept a copy, or which is
+computed again by layers that are done already. That is the **stretch**: one pass upwards, for who needs a gradient
+needs I of the layers above, and then one downwards, for I needs F, and F needs the layers below.
+
+Where we deviate from the note: a stash after F whose output nobody has kept is given up once somebody needs that, for
+its F is to be done again anyway; and what is needed again of layers whose stash is after I is computed apart from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...schemas.errors import InvalidInputError
+from ...schemas.plan import Layers
+from ...schemas.resumption import layer_runs
+from .crew import Crew, each
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+NOBODY = -1
+ACTIVATION, GRADIENT = 0, 1
+KINDS_OF_MESSAGES = {"activation": ACTIVATION, "gradient": GRADIENT}
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """All messages that somebody keeps, in the order of the workers: arrays of as many entries.
+
+    Attributes:
+        worker: who has it.
+        kind: ACTIVATION or GRADIENT.
+        boundary: before which piece.
+        microbatch: its global number.
+    """
+
+    worker: Ints
+    kind: Ints
+    boundary: Ints
+    microbatch: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Remaining:
+    """What is left.
+
+    Attributes:
+        cuts: the layers at which pieces begin, ascending, and the number of layers.
+        forward, backward: where F, and I, are needed.
+        counts: where what is computed goes into the sums; elsewhere it is computed again, for the messages.
+        stash: the worker that has a stash after F, from which its I and W follow; else NOBODY.
+        weights: of stashes after I, of which W is left: (worker, micro-batch), an array of n x 2.
+        given_up: of each worker, the layers whose own part of the sums it drops.
+        held: the messages that there are.
+    """
+
+    cuts: tuple[int, ...]
+    forward: Flags
+    backward: Flags
+    counts: Flags
+    stash: Ints
+    weights: Ints
+    given_up: tuple[tuple[Layers, ...], ...]
+    held: Held
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has to be computed."""
+        return not (self.forward.any() or self.backward.any() or len(self.weights))
+
+
+def remaining(crew: Crew, sealed: Sequence[Layers]) -> Remaining:
+    """What is left once some layers are sealed.
+
+    Raises:
+        InvalidInputError: a standing has what its worker cannot have, or what another one has, too.
+    """
+    cuts = _cuts(crew, sealed)
+    place = {layer: number for number, layer in enumerate(cuts)}
+    left = np.ones((len(cuts) - 1, crew.microbatches), dtype=np.bool_)
+    for first, stop in sealed:
+        left[place[first] : place[stop]] = False
+    ledger, stashes, held = _Ledger(crew, place), _Stashes(crew, place), _held(crew, place)
+    drops = stashes.polluted(~stashes.stays)
+    fits = stashes.fit(left & ~ledger.done(drops), drops)
+    drops |= stashes.polluted(~fits)  # more is left of these, so what fits still does
+    todo = left & ~ledger.done(drops)
+    fits &= ~(stashes.after_input & drops[stashes.worker])
+    dropped = [_given_up(crew, number, sealed) if drops[number] else () for number in range(len(crew.workers))]
+    return _stretched(cuts, todo, stashes.only(fits), held, tuple(dropped))
+
+
+def _given_up(crew: Crew, number: int, sealed: Sequence[Layers]) -> tuple[Layers, ...]:
+    kept = crew.kept(number)
+    return layer_runs(set(range(*kept)).difference(each(sealed))) if kept else ()
+
+
+def _cuts(crew: Crew, sealed: Sequence[Layers]) -> tuple[int, ...]:
+    """Where pieces begin, and the number of layers."""
+    found = {0, crew.layers}
+    found.update(chain.from_iterable({stage.layers for stage in crew.stages}))
+    found.update(chain.from_iterable(sealed))
+    for standing in crew.standings:
+        found.update(chain.from_iterable([entry.layers for entry in standing.ledger]))
+        found.update([one.boundary for one in standing.messages])
+    if min(found) < 0 or max(found) > crew.layers:
+        raise InvalidInputError(f"a standing has layers that a model of {crew.layers} has not", where="/standings")
+    return tuple(sorted(found))
+
+
+def _spread(crew: Crew, heads: list[tuple[int, ...]], numbers: list[tuple[int, ...]]) -> tuple[Ints, ...]:
+    """Columns of heads, each as often as there are micro-batches that go with it, and these.
+
+    Args:
+        crew: whose standings they are from.
+        heads: of equal length.
+        numbers: the micro-batches that go with each head.
+    """
+    counts = [len(own) for own in numbers]
+    flat = np.fromiter(chain.from_iterable(numbers), dtype=np.int64, count=sum(counts))
+    if flat.size and (flat.min() < 0 or flat.max() >= crew.microbatches):
+        raise InvalidInputError(f"a standing has micro-batches beyond {crew.microbatches}", where="/standings")
+    columns = np.repeat(np.array(heads, dtype=np.int64).reshape(len(heads), -1), counts, axis=0)
+    return (*columns.T, flat)
+
+
+class _Ledger:
+    """The own parts of the sums over layers that their workers keep."""
+
+    def __init__(self, crew: Crew, place: dict[int, int]) -> None:
+        heads, numbers = [], []
+        for worker, standing in enumerate(crew.standings):
+            kept = crew.kept(worker) or (0, 0)
+            for entry in standing.ledger:
+                _check_held(crew, worker, entry.layers)
+                first, stop = max(entry.layers[0], kept[0]), min(entry.layers[1], kept[1])
+                for piece in range(place.get(first, 0), place.get(stop, 0)) if first < stop else ():
+                    heads.append((worker, piece))
+                    numbers.append(entry.microbatches)
+        self._shape = len(place) - 1, crew.microbatches
+        if heads:
+            self._worker, piece_of, microbatch = _spread(crew, heads, numbers)
+            self._cell = piece_of * crew.microbatches + microbatch
+            if np.bincount(self._cell).max() > 1:
+                raise InvalidInputError("two parts of a sum have the same micro-batch", where="/standings")
+        else:
+            self._worker = self._cell = np.zeros(0, dtype=np.int64)
+
+    def done(self, drops: Flags) -> Flags:
+        """What is done, where some workers drop their parts."""
+        found = np.zeros(self._shape, dtype=np.bool_)
+        found.ravel()[self._cell[~drops[self._worker]]] = True
+        return found
+
+
+def _check_held(crew: Crew, worker: int, layers: Layers) -> None:
+    had = crew.standings[worker].layers
+    if had is None or layers[0] < had[0] or layers[1] > had[1]:
+        raise InvalidInputError(
+            f"{crew.standings[worker].worker} has gradients of layers {list(layers)}, of which it does not hold all",
+            where="/standings",
+        )
+
+
+class _Stashes:
+    """What is under way at workers; arrays with an entry for each micro-batch of a worker.
+
+    Attributes:
+        worker, microbatch: which.
+        after_input: whether I is done, too, and with it a part of the gradients in the worker's sums.
+        first, stop: the pieces that the worker will hold.
+        stays: whether these are those that it held.
+    """
+
+    def __init__(self, crew: Crew, place: dict[int, int]) -> None:
+        heads, numbers = [], []
+        for worker, standing in enumerate(crew.standings):
+            layers = crew.stages[worker].layers
+            for stash in standing.stashes:
+                stays = crew.stays(worker)
+                heads.append((worker, stash.after == "I", place[layers[0]], place[layers[1]], stays))
+                numbers.append(stash.microbatches)
+        columns = _spread(crew, heads, numbers) if heads else (np.zeros(0, dtype=np.int64),) * 6
+        self.worker, after_input, self.first, self.stop, stays, self.microbatch = columns
+        self.after_input, self.stays = after_input > 0, stays > 0
+        self._workers = len(crew.workers)
+
+    def polluted(self, dropped: Flags) -> Flags:
+        """The workers whose sums have a part of what is not finished where some stashes are dropped."""
+        found = np.zeros(self._workers, dtype=np.bool_)
+        found[self.worker[dropped & self.after_input]] = True
+        return found
+
+    def fit(self, todo: Flags, drops: Flags) -> Flags:
+        """Which of them can be finished: all their layers are still to do, and nobody else finishes them.
+
+        Args:
+            todo: what is to be done.
+            drops: workers that drop their parts of the sums, and with these what their I have done.
+        """
+        before = np.zeros((len(todo) + 1, todo.shape[1]), dtype=np.int64)
+        np.cumsum(todo, axis=0, out=before[1:])
+        there = before[self.stop, self.microbatch] - before[self.first, self.microbatch]
+        fits = self.stays & (there == self.stop - self.first) & ~(self.after_input & drops[self.worker])
+        taken = np.zeros_like(before)
+        np.add.at(taken, (self.first[fits], self.microbatch[fits]), 1)
+        np.add.at(taken, (self.stop[fits], self.microbatch[fits]), -1)
+        if (np.cumsum(taken, axis=0) > 1).any():
+            self._leave_one(fits)
+        return fits
+
+    def _leave_one(self, fits: Flags) -> None:
+        """Of stashes of the same, leave that which is furthest, or that of the first worker."""
+        taken: set[tuple[int, int]] = set()
+        for number in sorted(np.flatnonzero(fits).tolist(), key=lambda at: (not self.after_input[at], at)):
+            own = {(piece, int(self.microbatch[number])) for piece in range(self.first[number], self.stop[number])}
+            fits[number] = taken.isdisjoint(own)
+            if fits[number]:
+                taken |= own
+
+    def only(self, fits: Flags) -> _Fitting:
+        """Those that are finished."""
+        return _Fitting(
+            *(each[fits] for each in (self.worker, self.microbatch, self.first, self.stop, self.after_input))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitting:
+    """Stashes that are finished; arrays as those of `_Stashes`."""
+
+    worker: Ints
+    microbatch: Ints
+    first: Ints
+    stop: Ints
+    after_input: Flags
+
+    def table(self, shape: tuple[int, ...], after_input: bool) -> Ints:
+        """Who has a stash after I, or after F; else NOBODY. Pieces x micro-batches."""
+        found = np.full(shape, NOBODY, dtype=np.int64)
+        mine = self.after_input == after_input
+        columns = self.worker[mine], self.microbatch[mine], self.first[mine], self.stop[mine]
+        worker, microbatch, first, stop = columns
+        for piece in range(shape[0]):
+            here = (first <= piece) & (piece < stop)
+            found[piece, microbatch[here]] = worker[here]
+        return found
+
+    @property
+    def weights(self) -> Ints:
+        """(worker, micro-batch) of those after I."""
+        return np.stack((self.worker, self.microbatch), axis=1)[self.after_input]
+
+
+def _held(crew: Crew, place: dict[int, int]) -> Held:
+    heads, numbers = [], []
+    for worker, standing in enumerate(crew.standings):
+        for one in standing.messages:
+            heads.append((worker, KINDS_OF_MESSAGES[one.kind], place[one.boundary]))
+            numbers.append(one.microbatches)
+    if not heads:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Held(nothing, nothing, nothing, nothing)
+    return Held(*_spread(crew, heads, numbers))
+
+
+def _stretched(
+    cuts: tuple[int, ...], todo: Flags, stashes: _Fitting, held: Held, given_up: tuple[tuple[Layers, ...], ...]
+) -> Remaining:
+    """All that has to be computed so that what is to do can be done."""
+    pieces = len(todo)
+    is_there = np.zeros((2, pieces + 1, todo.shape[1]), dtype=np.bool_)
+    is_there[held.kind, held.boundary, held.microbatch] = True
+    waits_for_weight = stashes.table(todo.shape, after_input=True) != NOBODY
+    stash = stashes.table(todo.shape, after_input=False)
+    counts = todo & ~waits_for_weight
+    backward = counts.copy()
+    for piece in range(pieces - 1):
+        backward[piece + 1] |= backward[piece] & ~is_there[GRADIENT, piece + 1]
+    forward = backward & (stash == NOBODY)
+    for piece in range(pieces - 1, 0, -1):
+        needed = forward[piece] & ~is_there[ACTIVATION, piece]
+        lost = np.flatnonzero(needed & (stash[piece - 1] != NOBODY))
+        for microbatch in lost.tolist():
+            own = stash[:, microbatch] == stash[piece - 1, microbatch]
+            stash[own, microbatch] = NOBODY
+            forward[own, microbatch] = True
+        forward[piece - 1] |= needed
+    return Remaining(cuts, forward, backward, counts, stash, stashes.weights, given_up, held)

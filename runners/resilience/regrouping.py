@@ -1,0 +1,207 @@
+"""What is left of an iteration in which workers were lost: who has told what of it, and what was planned from that.
+
+A part of the coordinator's rules (rules.py), pure as they are. When somebody is lost in the midst of an iteration all
+others are told to `Regroup`, and say what they have of it. The plan for who is left is made meanwhile; once it and all
+standings are there, what is left is planned from both, and comes with the next epoch. Nobody is waited for longer than
+a silent worker is: who has not told by then has nothing, and drops what it has when it enters the epoch.
+
+Where nothing is worth keeping, nobody plans what is left, or that does not stand the test (schemas/check_rest.py), the
+iteration is done anew.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ...schemas.check_standing import check_standing
+from ...schemas.conditions import Conditions
+from ...schemas.documents import parse_document
+from ...schemas.errors import RtkError
+from ...schemas.plan import Layers, Plan, place_of
+from ...schemas.protocols import Hand, Resume
+from ...schemas.resumption import Rest, Standing
+from .events import PlanRest, RestPlanned
+from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
+
+Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
+Question = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
+
+ANEW = RestPlanned(0.0, 0, None)  # there is nothing to be kept
+
+
+class Inventory:
+    """What members have of the iteration under way, as far as they have told, and what is left, as far as planned.
+
+    Attributes:
+        message: that asks for it; None: nobody is asked.
+    """
+
+    def __init__(self) -> None:
+        self.message: Regroup | None = None
+        self._plan: Plan | None = None
+        self._asked: frozenset[str] = frozenset()
+        self._awaited: set[str] = set()
+        self._told: dict[str, Standing] = {}
+        self._count = 0
+        self._questions: dict[Question, int] = {}
+        self._answers: dict[int, RestPlanned] = {}
+
+    def begin(self, message: Regroup, names: Collection[str], plan: Plan) -> None:
+        """All are asked, or all who are left asked anew.
+
+        Args:
+            message: what they are told.
+            names: of the members.
+            plan: that they have executed until now.
+        """
+        self.end()
+        self.message, self._plan = message, plan
+        self._asked, self._awaited = frozenset(names), set(names)
+
+    def end(self) -> None:
+        """An epoch begins, and nothing of this is worth anything any more."""
+        self.message = None
+        self._told.clear()
+        self._questions.clear()
+        self._answers.clear()
+
+    def covers(self, names: Collection[str]) -> bool:
+        """Whether exactly these have been asked."""
+        return self.message is not None and self._asked == frozenset(names)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody is waited for."""
+        return not self._awaited
+
+    def note(self, name: str, layers: Layers | None, told: StandingTold) -> str | None:
+        """A member has told what it has; gives what is wrong with that, in words.
+
+        Args:
+            name: of the member.
+            layers: that it holds.
+            told: what it has said; of no use where it was not asked, or is not waited for any more.
+        """
+        if self.message is None or told.epoch != self.message.epoch or name not in self._awaited:
+            return None
+        wrong = self._wrong(name, layers, told)
+        if wrong is None:
+            self._awaited.discard(name)
+            self._told[name] = told.standing
+        return wrong
+
+    def _wrong(self, name: str, layers: Layers | None, told: StandingTold) -> str | None:
+        assert self.message is not None and self._plan is not None
+        if told.iteration != self.message.iteration:
+            return f"it is of iteration {told.iteration}, and {self.message.iteration} is under way"
+        if told.standing.worker != name:
+            return f"it is that of worker {told.standing.worker}"
+        if told.standing.layers != layers:
+            return f"it is of other layers ({told.standing.layers}) than the worker holds ({layers})"
+        of_the_model = self._plan.templates[0].stages[-1].layers[1]
+        return check_standing(of_the_model, self._plan.total_microbatches(), told.standing)
+
+    def give_up(self) -> None:
+        """Who has not told has nothing."""
+        self._awaited.clear()
+
+    def restart(self) -> None:
+        """Answers that were under way will not come."""
+        self._questions = {one: number for one, number in self._questions.items() if number in self._answers}
+
+    def standings(self, crew: Iterable[Hand], members: Mapping[str, Layers | None]) -> tuple[Standing, ...]:
+        """Of all who will be there, in the order of their names.
+
+        Args:
+            crew: those.
+            members: what each holds; who is none has nothing.
+        """
+        names = sorted(hand.worker for hand in crew)
+        return tuple(self._told.get(name) or Standing(name, members.get(name)) for name in names)
+
+    def ask(self, question: Question) -> PlanRest | None:
+        """What has it planned what is left; None where it was asked already."""
+        assert self.message is not None
+        if question in self._questions:
+            return None
+        self._count += 1
+        self._questions[question] = self._count
+        plan, seats, standings, conditions = question
+        following = parse_document(plan.encode(), Plan, "the plan")
+        return PlanRest(self._count, following, seats, self.message.iteration, standings, conditions)
+
+    def answer(self, question: Question) -> RestPlanned | None:
+        """What is left, where that is known."""
+        if all(standing.is_empty for standing in question[2]):
+            return ANEW
+        return self._answers.get(self._questions.get(question, -1))
+
+    def hear(self, planned: RestPlanned) -> None:
+        """An answer has come; one to a question of before is of no use."""
+        if planned.number in self._questions.values():
+            self._answers[planned.number] = planned
+
+
+def planned_rest(request: PlanRest, resume: Resume | None) -> RestPlanned:
+    """The answer to a question for what is left, the time to be filled in.
+
+    Args:
+        request: the question.
+        resume: plans it; None: nobody does.
+    """
+    if resume is None:
+        return RestPlanned(0.0, request.number, None, "nobody plans what is left")
+    seats = tuple((worker, place_of(place)) for worker, place in request.seats)
+    try:
+        rest = resume(request.plan, seats, request.iteration, request.standings, request.conditions)
+    except RtkError as error:
+        return RestPlanned(0.0, request.number, None, error.what)
+    except Exception as error:
+        return RestPlanned(0.0, request.number, None, f"the planner failed: {error!r}")
+    wrong = _misfit(rest, request)
+    return RestPlanned(0.0, request.number, None if wrong else rest, wrong or "")
+
+
+def _misfit(rest: Rest, request: PlanRest) -> str | None:
+    """Why what is left, as it was planned, must not be done; None where it may."""
+    seated = dict(request.seats)
+    if rest.iteration != request.iteration or rest.standings != request.standings:
+        return "what was planned is left of something else"
+    if {one.worker: one.place for one in rest.workers} != seated:
+        return "what was planned is for other workers"
+    from ...schemas.check_rest import check_rest  # with numpy, which nobody needs before
+
+    problem = next(iter(check_rest(request.plan, rest)), None)
+    return None if problem is None else f"what was planned is wrong, at {problem.path}: {problem.message}"
+
+
+class LossBook:
+    """What workers have told of losses before they summed gradients, for it counts where these sums outlive them."""
+
+    def __init__(self) -> None:
+        self._since = 0  # the epoch in which the iteration under way was begun anew last
+        self._told: dict[int, dict[int, MicrobatchLoss]] = {}  # by iteration, by micro-batch
+
+    def add(self, told: LossesTold, committed: int) -> None:
+        """A worker has told some; the latest of a micro-batch counts.
+
+        Args:
+            told: by whomever.
+            committed: the last iteration that is.
+        """
+        if told.epoch >= self._since and told.iteration > committed:
+            self._told.setdefault(told.iteration, {}).update(
+                {number: loss for loss in told.losses for number in loss[:1]}
+            )
+
+    def of(self, iteration: int) -> Mapping[int, MicrobatchLoss]:
+        """Those of an iteration, by micro-batch."""
+        return self._told.get(iteration, {})
+
+    def begin_epoch(self, epoch: int, rest: Rest | None) -> None:
+        """What is under way is dropped, but for what there is a rest of."""
+        if rest is None:
+            self._since = epoch
+        self._told = {n: told for n, told in self._told.items() if rest is not None and n == rest.iteration}
+
+    def commit(self, iteration: int) -> None:
+        """An iteration is committed, and all before it."""
+        self._told = {n: told for n, told in self._told.items() if n > iteration}

@@ -1,0 +1,211 @@
+"""What a worker on the virtual clock has of an iteration under way, by what it has executed of it.
+
+Real workers keep the tensors (runners/torch/progress.py); here it is known which they would be.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ...schemas.plan import Layers, Plan
+from ...schemas.resumption import (
+    MessageKind,
+    Rest,
+    Standing,
+    held_messages,
+    layer_runs,
+    ledger_entries,
+    stashes_of,
+)
+from ..program import Compute, Program
+from ..simulator import Execution
+
+Kept = tuple[MessageKind, int, int]  # a message: its kind, its boundary and its global micro-batch
+
+
+@dataclass(frozen=True)
+class PartialWork:
+    """What a worker has of an iteration; nothing, where it has begun nothing of it.
+
+    Attributes:
+        splits: whether its F are followed by I and W; None: it has run none.
+        ledger: by layer, the micro-batches in its own part of the sum, which a sealed layer may have as well.
+        sealed: layers whose sums have ended here.
+        stashes: what was done last of micro-batches that are under way.
+        messages: that it has sent or taken, in this order.
+        losses: micro-batches whose losses it has, as their gradients of the last layer are, or were, in its own part.
+    """
+
+    splits: bool | None = None
+    ledger: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    sealed: frozenset[int] = frozenset()
+    stashes: Mapping[int, Literal["F", "I"]] = field(default_factory=dict)
+    messages: tuple[Kept, ...] = ()
+    losses: frozenset[int] = frozenset()
+
+    def resumed(self, rest: Rest, plan: Plan, rank: int, before: Layers | None) -> "PartialWork":
+        """What it has when what is left begins, with the sums that were copied to it.
+
+        Args:
+            rest: what is left.
+            plan: that follows.
+            rank: its own there.
+            before: the layers that it has held until now.
+        """
+        layers = plan.stage_of(plan.live_workers()[rank]).layers
+        sealed = frozenset(_layers_of(rest.sealed)) & frozenset(range(*layers))
+        dropped = {*_layers_of(rest.workers[rank].given_up), *sealed}
+        kept = {layer: own for layer, own in self.ledger.items() if layer in range(*layers) and layer not in dropped}
+        used = {
+            plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+            for one in rest.operations(rank, plan)
+            if one.kind != "F" and layers == before
+        }
+        stashes = {number: after for number, after in self.stashes.items() if number in used}
+        return replace(self, ledger=kept, sealed=sealed, stashes=stashes)
+
+    def standing(self, worker: str, layers: Layers | None, splits: bool) -> Standing:
+        """It, as the worker tells it.
+
+        Args:
+            worker: its name.
+            layers: that it holds.
+            splits: whether F that it may run would be followed by I and W.
+        """
+        return Standing(
+            worker=worker,
+            layers=layers,
+            splits=splits if self.splits is None else self.splits,
+            ledger=ledger_entries({layer: own for layer, own in self.ledger.items() if layer not in self.sealed}),
+            sealed=layer_runs(self.sealed),
+            stashes=stashes_of(self.stashes),
+            messages=held_messages(self.messages),
+        )
+
+
+NOTHING = PartialWork()
+
+
+@dataclass(frozen=True)
+class MessageLog:
+    """How much of the messages of an iteration each worker keeps.
+
+    Attributes:
+        limit_bytes: the newest that fit into it; None: all.
+        output_bytes: of each layer, the size of a message behind it.
+    """
+
+    limit_bytes: float | None = None
+    output_bytes: Sequence[float] = ()
+
+    def newest(self, messages: Iterable[Kept]) -> tuple[Kept, ...]:
+        """Those that are kept of all that were sent or taken, in their order."""
+        kept = list(messages)
+        if self.limit_bytes is None:
+            return tuple(kept)
+        room_bytes = self.limit_bytes
+        for place in reversed(range(len(kept))):
+            room_bytes -= self.output_bytes[kept[place][1] - 1]
+            if room_bytes < 0:
+                return tuple(kept[place + 1 :])
+        return tuple(kept)
+
+
+def worked(
+    before: PartialWork,
+    program: Program,
+    execution: Execution,
+    rank: int,
+    start_s: float = 0.0,
+    until_s: float = math.inf,
+    called_s: float = math.inf,
+    log: MessageLog = MessageLog(),
+) -> PartialWork:
+    """What a worker has once it has executed so much more.
+
+    Args:
+        before: what it had when the program began.
+        program: of an iteration, or of what was left of it.
+        execution: of the program.
+        rank: the worker's.
+        start_s: when it was begun.
+        until_s: until when, on the clock of the start; operations that end at that moment are done.
+        called_s: when it was told to leave; sums that have not ended by then never do.
+        log: what it keeps of messages.
+    """
+    work = _Work(before, program.plan, rank)
+    computes = (one for one in program.instructions[rank] if isinstance(one, Compute))
+    # Operations come before all sums.
+    for one, span in zip(computes, execution.spans[rank], strict=False):
+        if start_s + span.end_s <= until_s:
+            work.run(one)
+    for layers, end_s in execution.sums_s[rank]:
+        if start_s + end_s <= called_s:
+            work.sealed.update(range(*layers))
+    return replace(work.so_far(), messages=log.newest(work.messages))
+
+
+def _layers_of(runs: Iterable[Layers]) -> Iterator[int]:
+    return (layer for run in runs for layer in range(*run))
+
+
+class _Work:
+    """The part of a worker in an iteration, operation by operation."""
+
+    def __init__(self, before: PartialWork, plan: Plan, rank: int) -> None:
+        self._plan = plan
+        worker = plan.live_workers()[rank]
+        self._own = plan.stage_of(worker).layers
+        self._boundaries = range(1, plan.templates[0].stages[-1].layers[1])
+        kinds = {one.kind for one in worker.operations()}
+        self._splits = bool(kinds & {"I", "W"}) if before.splits is None and kinds else before.splits
+        self._ledger = {layer: set(own) for layer, own in before.ledger.items()}
+        self._halves: set[tuple[int, Layers]] = set()  # whose I is in the sums, and whose W is not
+        self._stashes = dict(before.stashes)
+        self.messages = dict.fromkeys(before.messages)
+        self._losses = set(before.losses)
+        self.sealed = set(before.sealed)
+
+    def run(self, one: Compute) -> None:
+        """An operation is done."""
+        kind, pipeline, microbatch = one.operation
+        number = self._plan.microbatch_offset(pipeline) + microbatch
+        first, stop = one.layers or self._own
+        if kind == "F":
+            self._keep("activation", first, stop, number)
+        elif kind != "W":
+            self._keep("gradient", stop, first, number)
+        if not one.accumulates:
+            return
+        if kind in "WB":
+            self._add(number, (first, stop))
+        elif (first, stop) == self._own:
+            self._stashes[number] = kind  # type: ignore[assignment]
+        elif kind == "I":
+            self._halves.add((number, (first, stop)))
+
+    def _keep(self, kind: MessageKind, taken: int, made: int, number: int) -> None:
+        for boundary in (taken, made):
+            if boundary in self._boundaries:
+                self.messages[kind, boundary, number] = None
+
+    def _add(self, number: int, layers: Layers) -> None:
+        self._stashes.pop(number, None)
+        self._halves.discard((number, layers))
+        for layer in range(*layers):
+            self._ledger.setdefault(layer, set()).add(number)
+        if layers[1] == self._boundaries.stop:
+            self._losses.add(number)
+
+    def so_far(self) -> PartialWork:
+        """What has come of all that was run, but for messages."""
+        # A part of a stage with its I in the sums is no stash, so that nothing of these layers can be gone on with.
+        given_up = {*_layers_of(layers for _, layers in self._halves)}
+        return PartialWork(
+            splits=self._splits,
+            ledger={layer: frozenset(own) for layer, own in self._ledger.items() if layer not in given_up},
+            sealed=frozenset(self.sealed),
+            stashes=dict(self._stashes),
+            losses=frozenset(self._losses),
+        )

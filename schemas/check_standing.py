@@ -1,0 +1,103 @@
+"""Whether a worker can have what it says it has of an iteration under way: a coordinator expels one that cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+
+from .check import Violation
+from .plan import Layers
+from .resumption import Standing
+
+
+def check_standing(layers: int, microbatches: int, standing: Standing) -> str | None:
+    """Why a worker cannot have what it says it has; None where it can.
+
+    Args:
+        layers: how many the model has.
+        microbatches: how many the iteration has, of all pipelines.
+        standing: what it says.
+    """
+    return next((fault.message for fault in faults_of(layers, microbatches, standing)), None)
+
+
+def faults_of(layers: int, microbatches: int, standing: Standing) -> Iterator[Violation]:
+    """All reasons why not, with JSON pointers into the standing; arguments as of `check_standing`."""
+    held = standing.layers
+    if held is None:
+        if not standing.is_empty or any(tie.is_sealed for tie in standing.ties):
+            yield Violation("/layers", "it holds no layers, and has something of the iteration")
+    elif not held[0] < held[1] <= layers:
+        yield Violation("/layers", f"it holds the layers {held[0]}-{held[1]} of {layers}")
+    else:
+        yield from _wrong_ledger(held, microbatches, standing)
+        yield from _wrong_seals(held, layers, standing)
+        yield from _wrong_stashes(microbatches, standing)
+        yield from _wrong_messages(layers, microbatches, standing)
+
+
+def _wrong_ledger(held: Layers, microbatches: int, standing: Standing) -> Iterator[Violation]:
+    # The own part of a sum that has ended is kept until what the layer shares with others is summed, too.
+    open_ties = {layer for tie in standing.ties if not tie.is_sealed for layer in tie.layers}
+    known = set(chain.from_iterable(range(*layers) for layers in standing.sealed)) - open_ties
+    for place, entry in enumerate(standing.ledger):
+        first, stop = entry.layers
+        if not held[0] <= first < stop <= held[1]:
+            what = f"there are gradients of the layers {first}-{stop} where {held[0]}-{held[1]} are held"
+            yield Violation(f"/ledger/{place}/layers", what)
+            continue
+        again = known & set(range(first, stop))
+        if again:
+            yield Violation(f"/ledger/{place}/layers", f"layer {min(again)} is in the ledger twice, or sealed")
+        known.update(range(first, stop))
+        yield from _wrong_numbers(entry.microbatches, microbatches, f"/ledger/{place}")
+
+
+def _wrong_seals(held: Layers, layers: int, standing: Standing) -> Iterator[Violation]:
+    for first, stop in standing.sealed:
+        if not held[0] <= first < stop <= held[1]:
+            yield Violation("/sealed", f"the layers {first}-{stop} are sealed where {held[0]}-{held[1]} are held")
+    if any(one[1] >= other[0] for one, other in pairwise(standing.sealed)):
+        yield Violation("/sealed", "the sealed layers are not ascending, neighbours joined")
+    for place, tie in enumerate(standing.ties):
+        if len(tie.layers) < 2 or not _ascend(tie.layers) or tie.layers[-1] >= layers:
+            yield Violation(f"/ties/{place}", f"{list(tie.layers)} are no layers that share parameters")
+        elif tie.is_sealed and not any(held[0] <= layer < held[1] for layer in tie.layers):
+            yield Violation(f"/ties/{place}", "a sum has ended here of layers that are not held")
+
+
+def _wrong_stashes(microbatches: int, standing: Standing) -> Iterator[Violation]:
+    done = {m for entry in standing.ledger for m in entry.microbatches}
+    seen: set[int] = set()
+    for place, stash in enumerate(standing.stashes):
+        yield from _wrong_numbers(stash.microbatches, microbatches, f"/stashes/{place}")
+        where = f"/stashes/{place}/microbatches"
+        if seen & set(stash.microbatches):
+            yield Violation(where, f"micro-batch {min(seen & set(stash.microbatches))} is under way twice")
+        seen |= set(stash.microbatches)
+        if stash.after == "I" and not standing.splits and stash.microbatches:
+            yield Violation(f"/stashes/{place}/after", "there was an I at a worker that runs B")
+        if stash.after == "I" and done & set(stash.microbatches):
+            yield Violation(where, f"W of micro-batch {min(done & set(stash.microbatches))} is done, and still to do")
+
+
+def _wrong_messages(layers: int, microbatches: int, standing: Standing) -> Iterator[Violation]:
+    seen: set[tuple[str, int]] = set()
+    for place, own in enumerate(standing.messages):
+        if not 0 < own.boundary < layers:
+            yield Violation(f"/messages/{place}/boundary", f"no message passes at the boundary {own.boundary}")
+        if (own.kind, own.boundary) in seen:
+            yield Violation(f"/messages/{place}", f"the {own.kind}s at the boundary {own.boundary} are listed twice")
+        seen.add((own.kind, own.boundary))
+        yield from _wrong_numbers(own.microbatches, microbatches, f"/messages/{place}")
+
+
+def _wrong_numbers(numbers: tuple[int, ...], microbatches: int, where: str) -> Iterator[Violation]:
+    if not _ascend(numbers):
+        yield Violation(f"{where}/microbatches", "the micro-batches are not ascending, each once")
+    elif numbers and numbers[-1] >= microbatches:
+        yield Violation(f"{where}/microbatches", f"there is no micro-batch {numbers[-1]}, only {microbatches}")
+
+
+def _ascend(numbers: Sequence[int]) -> bool:
+    return all(one < other for one, other in pairwise(numbers))

@@ -1,0 +1,349 @@
+"""Iterations of toy models whose values are whole numbers modulo a prime, so that sums are exact in whatever order.
+
+A worker executes operations, keeps what `schemas/resumption.py` says of a standing, and sums gradients with its peers;
+everything that the real workers do about a lost worker, without processes, time or torch. Layer l makes of x the output
+a x + b; the gradient of its output g becomes a g. Of its parameters' gradients that of a (g x) is made by W, that of b
+(g) by I, as those of norms and biases are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from rtk.schemas.plan import Layers, Plan
+from rtk.schemas.resumption import (
+    Rest,
+    RestOperation,
+    SharedLayers,
+    Standing,
+    held_messages,
+    layer_runs,
+    ledger_entries,
+    stashes_of,
+)
+
+PRIME = (1 << 61) - 1
+Message = tuple[str, int, int]  # kind, boundary, global micro-batch
+Gradient = tuple[int, int]  # of a and of b
+
+
+@dataclass(frozen=True)
+class ToyModel:
+    """So many layers, and the sets of those that share parameters."""
+
+    layers: int
+    ties: tuple[tuple[int, ...], ...] = ()
+
+    def factor(self, layer: int) -> int:
+        """What a layer multiplies with."""
+        return 1_000_003 * (layer + 1) + 17
+
+    def forward(self, layer: int, value: int) -> int:
+        """The output."""
+        return (self.factor(layer) * value + layer) % PRIME
+
+    def backward(self, layer: int, gradient: int) -> int:
+        """The gradient of the input."""
+        return self.factor(layer) * gradient % PRIME
+
+    def sample(self, microbatch: int) -> int:
+        """What the first layer takes."""
+        return 7_919 * microbatch + 1
+
+    def loss_gradient(self, value: int) -> int:
+        """The gradient of the last layer's output."""
+        return (3 * value + 5) % PRIME
+
+    def gradients(self, microbatches: int) -> list[Gradient]:
+        """What the sums must be: of each layer."""
+        sums = [(0, 0)] * self.layers
+        for microbatch in range(microbatches):
+            values = [self.sample(microbatch)]
+            for layer in range(self.layers):
+                values.append(self.forward(layer, values[-1]))
+            gradient = self.loss_gradient(values[-1])
+            for layer in reversed(range(self.layers)):
+                sums[layer] = added(sums[layer], (gradient * values[layer] % PRIME, gradient))
+                gradient = self.backward(layer, gradient)
+        return sums
+
+
+def added(one: Gradient, other: Gradient) -> Gradient:
+    """The sum of two gradients."""
+    return (one[0] + other[0]) % PRIME, (one[1] + other[1]) % PRIME
+
+
+@dataclass
+class UnderWay:
+    """A micro-batch in some layers, between its F and the end of its backward pass."""
+
+    layers: Layers
+    after: str
+    values: list[int]
+    gradients: list[int] = field(default_factory=list)
+
+
+class ToyWorker:
+    """What a worker has; `own` are its parts of the sums, `sums` those that have ended."""
+
+    def __init__(self, name: str, layers: Layers | None) -> None:
+        self.name, self.layers, self.splits = name, layers, True
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing of the iteration."""
+        self.own: dict[int, Gradient] = {}
+        self.ledger: dict[int, set[int]] = {}
+        self.sums: dict[int, Gradient] = {}
+        self.tie_sums: dict[tuple[int, ...], Gradient] = {}
+        self.log: dict[Message, int] = {}
+        self.under_way: dict[tuple[int, Layers, bool], UnderWay] = {}
+
+    def standing(self, model: ToyModel) -> Standing:
+        """What it tells. Of parts of its layers W is run first, for what their I has added could not be told."""
+        for (m, layers, counts), one in list(self.under_way.items()):
+            if counts and layers != self.layers and one.after == "I":
+                weigh(self, m, one)
+                del self.under_way[m, layers, counts]
+        whole = {
+            m: one.after for (m, layers, counts), one in self.under_way.items() if counts and layers == self.layers
+        }
+        return Standing(
+            worker=self.name,
+            layers=self.layers,
+            splits=self.splits,
+            ledger=ledger_entries(self.ledger),
+            sealed=layer_runs(self.sums),
+            stashes=stashes_of(whole),  # type: ignore[arg-type]
+            messages=held_messages(self.log),  # type: ignore[arg-type]
+            ties=tuple(SharedLayers(tie, tie in self.tie_sums) for tie in model.ties) if self.layers else (),
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Layers that the same workers hold, which are summed at once; or those of a tie."""
+
+    layers: tuple[int, ...]
+    holders: frozenset[int]
+    is_tie: bool = False
+
+
+class ToyEpoch:
+    """Workers that run operations until all sums have ended, or somebody interrupts them.
+
+    Args:
+        model: what they train.
+        plan: whose live workers they are.
+        workers: in their order.
+        orders: what each runs.
+        sealed: layers that are not summed any more.
+        rng: chooses who goes on, and when what was sent arrives.
+    """
+
+    def __init__(
+        self,
+        model: ToyModel,
+        plan: Plan,
+        workers: Sequence[ToyWorker],
+        orders: Sequence[Sequence[RestOperation]],
+        sealed: Sequence[Layers],
+        rng: Random,
+    ) -> None:
+        self.model, self.plan, self.workers, self.rng = model, plan, workers, rng
+        self.orders = [list(order) for order in orders]
+        self.next = [0] * len(workers)
+        self.coming: list[tuple[int, Message, int]] = []
+        self.taker: dict[Message, int] = {}
+        for number, order in enumerate(self.orders):
+            for one in order:
+                message = self.input_of(one)
+                if message is not None:
+                    assert message not in self.taker
+                    self.taker[message] = number
+        self.parts = list(self._parts(sealed))
+        self.joined: dict[Part, dict[int, Gradient | int]] = {part: {} for part in self.parts}
+        self.summed: list[set[Part]] = [set() for _ in workers]
+
+    def number_of(self, one: RestOperation) -> int:
+        """The global number of an operation's micro-batch."""
+        return self.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+
+    def input_of(self, one: RestOperation) -> Message | None:
+        """The message that an operation takes."""
+        first, stop = one.layers
+        if one.kind == "F":
+            return ("activation", first, self.number_of(one)) if first > 0 else None
+        return ("gradient", stop, self.number_of(one)) if one.kind != "W" and stop < self.model.layers else None
+
+    def resend(self, rest: Rest) -> None:
+        """Send what is kept."""
+        place = {worker.place: number for number, worker in enumerate(rest.workers)}
+        for one in rest.sends:
+            message = one.kind, one.boundary, one.microbatch
+            self.coming.append((place[one.target], message, self.workers[place[one.source]].log[message]))
+
+    def run(self, steps: int | None = None) -> bool:
+        """Go on for so many steps; gives whether it is all done."""
+        while steps is None or steps > 0:
+            choices = [*self._choices()]
+            if not choices:
+                assert all(place == len(order) for place, order in zip(self.next, self.orders, strict=True)), "deadlock"
+                return True
+            what, number = self.rng.choice(choices)
+            what(number)
+            steps = None if steps is None else steps - 1
+        return False
+
+    def _choices(self) -> Iterator[tuple[object, int]]:
+        for number in range(len(self.coming)):
+            yield self._arrive, number
+        for number, worker in enumerate(self.workers):
+            if self.next[number] < len(self.orders[number]):
+                message = self.input_of(self.orders[number][self.next[number]])
+                if message is None or message in worker.log:
+                    yield self._operate, number
+            elif self._next_part(number) is not None:
+                part = self._next_part(number)
+                if number not in self.joined[part] or len(self.joined[part]) == len(part.holders):
+                    yield self._sum, number
+
+    def _arrive(self, number: int) -> None:
+        target, message, value = self.coming.pop(number)
+        self.workers[target].log[message] = value
+
+    def _operate(self, number: int) -> None:
+        worker, one = self.workers[number], self.orders[number][self.next[number]]
+        self.next[number] += 1
+        message = run_operation(self.model, worker, one, self.number_of(one))
+        if message is not None and self.taker.get(message, number) != number:
+            target = self.taker[message]
+            if message not in self.workers[target].log and all(one[:2] != (target, message) for one in self.coming):
+                self.coming.append((target, message, worker.log[message]))
+
+    def _parts(self, sealed: Sequence[Layers]) -> Iterator[Part]:
+        done = {layer for first, stop in sealed for layer in range(first, stop)}
+        held = [set(range(*worker.layers)) for worker in self.workers if worker.layers]
+        holders = [frozenset(n for n, own in enumerate(held) if layer in own) for layer in range(self.model.layers)]
+        for layer in reversed(range(self.model.layers)):
+            if layer not in done:
+                yield Part((layer,), holders[layer])
+        for tie in self.model.ties:
+            if not done.issuperset(tie):
+                yield Part(tie, frozenset(n for n, own in enumerate(held) if own.intersection(tie)), is_tie=True)
+
+    def _next_part(self, number: int) -> Part | None:
+        return next((one for one in self.parts if number in one.holders and one not in self.summed[number]), None)
+
+    def _sum(self, number: int) -> None:
+        """Give the own part; once all have, take the sum."""
+        part, worker = self._next_part(number), self.workers[number]
+        assert part is not None
+        if number not in self.joined[part]:
+            zero = (0, 0)
+            own = [worker.own.get(layer, zero) for layer in part.layers]
+            self.joined[part][number] = sum(one[0] for one in own) if part.is_tie else own[0]
+            return
+        self.summed[number].add(part)
+        given = self.joined[part].values()
+        if part.is_tie:
+            worker.tie_sums[part.layers] = sum(given) % PRIME  # type: ignore[arg-type]
+        else:
+            total = (0, 0)
+            for one in given:
+                total = added(total, one)  # type: ignore[arg-type]
+            worker.sums[part.layers[0]] = total
+        for layer in list(worker.sums):
+            if all(tie in worker.tie_sums for tie in self.model.ties if layer in tie):
+                worker.own.pop(layer, None)
+                worker.ledger.pop(layer, None)
+
+
+def run_operation(model: ToyModel, worker: ToyWorker, one: RestOperation, microbatch: int) -> Message | None:
+    """Run an operation at a worker; gives the message that comes of it, which is in its log then."""
+    first, stop = one.layers
+    assert worker.layers is not None and worker.layers[0] <= first < stop <= worker.layers[1]
+    key = microbatch, one.layers, one.accumulates
+    if one.kind == "F":
+        values = [model.sample(microbatch) if first == 0 else worker.log["activation", first, microbatch]]
+        for layer in range(first, stop):
+            values.append(model.forward(layer, values[-1]))
+        assert key not in worker.under_way
+        worker.under_way[key] = UnderWay(one.layers, "F", values)
+        message: Message = ("activation", stop, microbatch)
+        if stop == model.layers:
+            return None
+        worker.log[message] = values[-1]
+        return message
+    under_way = worker.under_way[key]
+    if one.kind in "IB":
+        assert under_way.after == "F" and (one.kind == "I") == worker.splits
+        last = stop == model.layers
+        gradient = model.loss_gradient(under_way.values[-1]) if last else worker.log["gradient", stop, microbatch]
+        under_way.gradients = [gradient]
+        for layer in reversed(range(first, stop)):
+            if one.accumulates:
+                worker.own[layer] = added(worker.own.get(layer, (0, 0)), (0, gradient))
+            gradient = model.backward(layer, gradient)
+            under_way.gradients.insert(0, gradient)
+        under_way.after = "I"
+    if one.kind in "WB" and one.accumulates:
+        assert under_way.after == "I"
+        weigh(worker, microbatch, under_way)
+    if one.kind in "WB" or not one.accumulates:
+        del worker.under_way[key]
+    if one.kind == "W" or first == 0:
+        return None
+    worker.log["gradient", first, microbatch] = under_way.gradients[0]
+    return "gradient", first, microbatch
+
+
+def weigh(worker: ToyWorker, microbatch: int, one: UnderWay) -> None:
+    """What W does."""
+    for place, layer in enumerate(range(*one.layers)):
+        weight = one.gradients[place + 1] * one.values[place] % PRIME
+        worker.own[layer] = added(worker.own.get(layer, (0, 0)), (weight, 0))
+        assert microbatch not in worker.ledger.setdefault(layer, set())
+        worker.ledger[layer].add(microbatch)
+
+
+def take_over(model: ToyModel, plan: Plan, rest: Rest, workers: Sequence[ToyWorker]) -> None:
+    """What workers do before they go on with a rest: drop what is given up, copy sums, take their new layers."""
+    sealed = {layer for first, stop in rest.sealed for layer in range(first, stop)}
+    place = {one.place: workers[number] for number, one in enumerate(rest.workers)}
+    copied = [
+        (place[copy.target], {n: place[copy.source].sums[n] for n in range(*copy.layers)},
+         {tie: place[copy.source].tie_sums[tie] for tie in copy.ties})
+        for copy in rest.copies
+    ]  # fmt: skip
+    for number, (worker, one) in enumerate(zip(plan.live_workers(), rest.workers, strict=True)):
+        who, layers = workers[number], plan.stage_of(worker).layers
+        kept = set(range(*who.layers)).intersection(range(*layers)) if who.layers else set()
+        kept -= {layer for first, stop in one.given_up for layer in range(first, stop)}
+        who.own = {layer: own for layer, own in who.own.items() if layer in kept - sealed}
+        who.ledger = {layer: own for layer, own in who.ledger.items() if layer in kept - sealed}
+        who.sums = {layer: own for layer, own in who.sums.items() if layer in sealed.intersection(range(*layers))}
+        who.tie_sums = {tie: own for tie, own in who.tie_sums.items() if sealed.issuperset(tie)}
+        who.layers = layers
+        used = {(plan.microbatch_offset(op.operation.pipeline) + op.operation.microbatch, op.layers, True)
+                for op in rest.operations(number, plan) if op.accumulates}  # fmt: skip
+        begun = {(plan.microbatch_offset(op.operation.pipeline) + op.operation.microbatch, op.layers, True)
+                 for op in rest.operations(number, plan) if op.accumulates and op.kind == "F"}  # fmt: skip
+        who.under_way = {key: one for key, one in who.under_way.items() if key in used - begun}
+    for target, sums, tie_sums in copied:
+        target.sums |= sums
+        target.tie_sums |= tie_sums
+
+
+def check_done(model: ToyModel, workers: Sequence[ToyWorker], microbatches: int) -> None:
+    """Every worker has the whole sums of its layers, and of what these share."""
+    wanted = model.gradients(microbatches)
+    for worker in workers:
+        assert worker.layers is not None
+        for layer in range(*worker.layers):
+            assert worker.sums[layer] == wanted[layer], (worker.name, layer)
+        for tie in model.ties:
+            if set(tie).intersection(range(*worker.layers)):
+                assert worker.tie_sums[tie] == sum(wanted[layer][0] for layer in tie) % PRIME
