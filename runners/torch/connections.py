@@ -13,6 +13,7 @@ Either way each has then heard from all others over it, and it counts as connect
 
 import resource
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from .rendezvous import BoardStore, in_thread, meetings
 GREETING_TAG, GREETINGS = 0x7D000000, 0x10000
 # What part of the descriptors that a process may have the connections of one group may take, beyond those in use.
 SHARE = 1 / 8
+GREETING_S = 0.02
 # How long to wait for what was begun when membership was told, before meeting once more.
 EXPECTED_S = 2.0
 ENDING_S = 1.0  # how long `close` waits for what is being made
@@ -51,7 +53,6 @@ class Mesh:
         places: the meeting places of those in it, by which they are known, in the order of their numbers.
         number: this process's.
         group: over gloo.
-        stores: of the first two meeting places, where those who are left may ask each other for it.
         sent: greetings that are on their way.
     """
 
@@ -60,7 +61,6 @@ class Mesh:
     places: tuple[str, ...]
     number: int
     group: Any
-    stores: dict[str, BoardStore] = field(default_factory=dict)
     sent: list[Any] = field(default_factory=list)
 
     def greet(self, occasion: int, places: Collection[str]) -> None:
@@ -196,46 +196,46 @@ class Connections:
             return None
         # One who has missed that message waits for us elsewhere.
         wait([expected.mesh], EXPECTED_S)
-        return expected.mesh.result() if expected.mesh.done() and expected.mesh.exception() is None else None
+        return expected.mesh.result() if _is_done(expected.mesh) else None
 
     def _agree(self, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
-        """Have a mesh of all these: the unused one, if they all have that, else a new one."""
-        unused = self._unused if self._unused is not None and {*places} <= {*self._unused.places} else None
-        store = unused.stores.pop(places[0], None) if unused is not None else None
-        if store is None:
-            store = self._stores_at(places, number)(0)
-        store.turn_to(number)
-        name = None if unused is None else unused.name
-        if not self._all_have(name, store, occasion, rank, len(places)) or unused is None:
-            mesh = self._make(store, occasion, number, places, rank)
-            self._keep(mesh)
-            return mesh
-        greeting = in_thread(partial(unused.greet, 2 * number + (occasion == "epoch"), places), "greeting")
-        if not wait([greeting], self._limit.total_seconds()).done:
-            self._end(unused)
-            raise RuntimeFailedError("another worker does not answer over the connections that were made ahead")
-        greeting.result()
-        return unused
+        """Have a mesh of all these: the unused one, if they all have that, else a new one.
 
-    def _all_have(self, name: str | None, store: BoardStore, occasion: Occasion, rank: int, size: int) -> bool:
-        """Whether all have the mesh of a name; each says what it has, and who has none need not wait to hear."""
+        They greet each other over it. Who lacks it greets nobody, so that nobody is greeted by all, and puts up a
+        notice; whoever is not greeted by all in a moment looks for that.
+
+        Raises:
+            RuntimeFailedError: not all others have answered within the limit.
+        """
+        unused = self._unused if self._unused is not None and {*places} <= {*self._unused.places} else None
+        if unused is not None:
+            greeting = in_thread(partial(unused.greet, 2 * number + (occasion == "epoch"), places), "greeting")
+            wait([greeting], GREETING_S)
+            if _is_done(greeting):
+                return unused
+        store, lacks = self._stores_at(places, number)(0), [f"{occasion}/lacks"]
         with peer_errors():
-            if name is not None:
-                store.set(f"{occasion}/has {name}/{rank}", "")
-            store.set(f"{occasion}/said/{rank}", "")
-            if name is None:
-                return False
-            store.wait([f"{occasion}/said/{other}" for other in range(size)], self._limit)
-            return store.check([f"{occasion}/has {name}/{other}" for other in range(size)])
+            if unused is not None and self._is_answered(greeting, lambda: store.check(lacks)):
+                return unused
+            store.set(*lacks, "")
+        mesh = self._make(store, occasion, number, places, rank)
+        self._keep(mesh)
+        return mesh
+
+    def _is_answered(self, greeting: "Future[None]", is_lacking: Callable[[], bool]) -> bool:
+        """Whether all others have answered a greeting; else there is one that cannot."""
+        deadline_s = time.monotonic() + self._limit.total_seconds()
+        while not greeting.done() and not is_lacking():
+            if time.monotonic() > deadline_s:
+                raise RuntimeFailedError("not all workers answer over the connections that were made ahead")
+            wait([greeting], GREETING_S)
+        return _is_done(greeting)
 
     def _make_ahead(self, transport: GlooTransport, number: int, places: Sequence[str], rank: int) -> None:
         """Make the mesh beside an epoch, once its groups for sums are there, which are needed earlier."""
         transport.wait_until_connected()
         if not transport.is_interrupted:
-            at = self._stores_at(places, number)
-            mesh = self._make(at(0), "beside", number, places, rank)
-            mesh.stores.update((places[other], at(other)) for other in range(2))
-            self._keep(mesh)
+            self._keep(self._make(self._stores_at(places, number)(0), "beside", number, places, rank))
 
     def _make(self, store: BoardStore, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
         name = f"{occasion} {number}"
@@ -282,10 +282,14 @@ class Connections:
         if mesh is not None:
             end_groups([mesh.group], self._device.turning)
             mesh.sent.clear()
-            mesh.stores.clear()
 
     def _begin(self, make: Callable[[], Any]) -> "Future[Any]":
         begun = in_thread(make, "connecting")
         with self._lock:
             self._under_way = [*(one for one in self._under_way if not one.done()), begun]
         return begun
+
+
+def _is_done(future: "Future[Any]") -> bool:
+    """Whether it has come to something."""
+    return future.done() and future.exception() is None

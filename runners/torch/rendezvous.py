@@ -257,10 +257,6 @@ class BoardStore(Store):
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def turn_to(self, epoch: int) -> None:
-        """Know the keys of another epoch from now on."""
-        self._epoch = epoch
-
     def set(self, key: str, value: str | bytes) -> None:
         """Put up a notice.
 
