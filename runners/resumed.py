@@ -1,6 +1,5 @@
 """What is left of an iteration as a timeline: behind what was kept of it, the rest, simulated."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,14 +10,14 @@ from ..schemas.documents import digest
 from ..schemas.orders import Kind, Operation
 from ..schemas.plan import Plan
 from ..schemas.quantities import print_time
-from ..schemas.resumption import Rest, RestOperation, Resumption, Standing, layer_runs, print_rest_operation
+from ..schemas.resumption import Rest, RestOperation, Resumption, print_rest_operation
 from ..schemas.text import counted
 from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
 from .program import lower_rest
 from .simulator import execute
 
 # What has been done of a micro-batch under way, and of one whose gradients are summed, split or not.
-_DONE: dict[str, tuple[Kind, ...]] = {"F": ("F",), "I": ("F", "I")}
+_UNDER_WAY: dict[str, tuple[Kind, ...]] = {"F": ("F",), "I": ("F", "I")}
 _SPLIT: tuple[Kind, ...] = ("F", "I", "W")
 _WHOLE: tuple[Kind, ...] = ("F", "B")
 
@@ -30,13 +29,10 @@ def columns_of_resumption(resumption: Resumption) -> TimelineColumns:
     begin_s = timeline.events[0].time_s
     fed = set(_fed(plan, rest))
     said = rest.prediction
-    left = (
-        "some is left"
-        if said is None
-        else (
-            f"{print_time(said.makespan_s)} left, at least {print_time(said.lower_bound_s)}, anew {print_time(said.redo_s)}"
-        )
-    )
+    left = "some is left"
+    if said is not None:
+        least, anew = print_time(said.lower_bound_s), print_time(said.redo_s)
+        left = f"{print_time(said.makespan_s)} left, at least {least}, anew {anew}"
     return replace(
         columns_of(timeline),
         is_fed=np.array([(one.worker, one.op) in fed and one.start_s >= begin_s for one in timeline.spans], dtype=bool),
@@ -86,43 +82,17 @@ def timeline_of_resumption(resumption: Resumption) -> Timeline:
 
 def _kept(plan: Plan, rest: Rest, number: int) -> Iterator[tuple[str, float]]:
     """The operations of a live worker whose work is kept, as tokens, and how long each takes in s."""
-    worker = plan.live_workers()[number]
-    stage, own = plan.stage_of(worker), rest.workers[number]
-    standing = next(one for one in rest.standings if one.worker == own.worker)
-    held = set(range(*stage.layers)) & set(range(*standing.layers or (0, 0)))
-    dropped = {layer for first, stop in (*own.given_up, *rest.sealed) for layer in range(first, stop)}
-    layers_of: dict[int, set[int]] = defaultdict(set)
-    for entry in standing.ledger:
-        for microbatch in entry.microbatches:
-            layers_of[microbatch] |= held & set(range(*entry.layers)) - dropped
-    pieces = [
-        (microbatch, layers, kind)
-        for microbatch in sorted(layers_of)
-        for layers in layer_runs(layers_of[microbatch])
-        for kind in (_SPLIT if standing.splits else _WHOLE)
-    ]
-    pieces += [
-        (m, stage.layers, kind) for m, kinds in sorted(_under_way(plan, rest, number, standing)) for kind in kinds
-    ]
+    worker, standing = plan.live_workers()[number], rest.standing_of(number)
+    stage = plan.stage_of(worker)
+    done = _SPLIT if standing.splits else _WHOLE
+    pieces = [(m, layers, kind) for m, runs in rest.kept(number, plan).items() for layers in runs for kind in done]
+    under_way = rest.taken_up(number, plan).items()
+    pieces += [(m, stage.layers, kind) for m, after in sorted(under_way) for kind in _UNDER_WAY[after]]
     for microbatch, layers, kind in pieces:
-        pipeline = next(k for k in reversed(range(len(plan.pipelines))) if plan.microbatch_offset(k) <= microbatch)
-        operation = Operation(kind, pipeline, microbatch - plan.microbatch_offset(pipeline))
         share = (layers[1] - layers[0]) / (stage.layers[1] - stage.layers[0])
-        token = print_rest_operation(RestOperation(operation, layers), worker.pipeline, stage.layers)
+        own = RestOperation(Operation(kind, *plan.microbatch_at(microbatch)), layers)
+        token = print_rest_operation(own, worker.pipeline, stage.layers)
         yield token, stage.duration_s(kind) * share * (worker.slowdown or 1.0)
-
-
-def _under_way(plan: Plan, rest: Rest, number: int, standing: Standing) -> Iterator[tuple[int, tuple[Kind, ...]]]:
-    """The stashes that a worker goes on with: those whose F, or I, is not among its operations."""
-    stage = plan.stage_of(plan.live_workers()[number])
-    begun: set[int] = set()
-    gone_on: set[int] = set()
-    for one in rest.operations(number, plan):
-        microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
-        if one.accumulates and one.layers == stage.layers:
-            (begun if one.kind == "F" else gone_on).add(microbatch)
-    for stash in standing.stashes:
-        yield from ((m, _DONE[stash.after]) for m in stash.microbatches if m in gone_on - begun)
 
 
 def _events(rest: Rest, plan: Plan, begin_s: float) -> Iterator[Event]:
@@ -136,11 +106,6 @@ def _events(rest: Rest, plan: Plan, begin_s: float) -> Iterator[Event]:
             begin_s, "copy", copy.target, f"the sums of layers {copy.layers[0]}-{copy.layers[1]} from {copy.source}"
         )
     for send in rest.sends:
-        microbatch = _printed(plan, send.microbatch)
+        microbatch = ".".join(map(str, plan.microbatch_at(send.microbatch)))
         what = f"{send.kind} {send.boundary} of micro-batch {microbatch} from {send.source}"
         yield Event(begin_s, "resend", send.target, what)
-
-
-def _printed(plan: Plan, microbatch: int) -> str:
-    pipeline = next(k for k in reversed(range(len(plan.pipelines))) if plan.microbatch_offset(k) <= microbatch)
-    return f"{pipeline}.{microbatch - plan.microbatch_offset(pipeline)}"

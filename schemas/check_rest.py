@@ -7,6 +7,7 @@ left of an iteration".
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,35 @@ def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
     times = _run(case, wiring)
     if isinstance(times, Violation):
         return [times]
-    return [*_in_vain(case, wiring), *_over_limit(case), *_wrong_prediction(case, times)]
+    ended_s = [run[-1].end_s if run else 0.0 for run in times]
+    return [*_in_vain(case, wiring), *_over_limit(case), *_wrong_prediction(case, ended_s)]
+
+
+class TimedStep(NamedTuple):
+    """An operation of what is left, and when it is run.
+
+    Attributes:
+        own: the operation.
+        start_s, end_s: of it, in s from the beginning of what is left.
+        arrival_s: when its message is there; 0 where it needs none, or has it.
+        maker: the operation that makes its message: its live worker's number, and its place in that one's order.
+        is_resent: whether its message was kept by another worker, who sends it again.
+    """
+
+    own: RestOperation
+    start_s: float
+    end_s: float
+    arrival_s: float
+    maker: Spot | None
+    is_resent: bool
+
+
+def timed_rest(plan: Plan, rest: Rest) -> list[list[TimedStep]]:
+    """The operations of each live worker of a valid rest, with the times that `check_rest` judges by."""
+    case = _Case(plan, rest)
+    times = _run(case, _wire(case))
+    assert not isinstance(times, Violation), "what is left deadlocks"
+    return times
 
 
 class _RestStep(NamedTuple):
@@ -224,7 +253,7 @@ class _Case:
         if source == target:
             return 0.0
         _, microbatch, boundary = message
-        origin = int(np.searchsorted(self.offsets, microbatch, side="right")) - 1
+        origin = bisect_right(self.offsets, microbatch) - 1
         sender, receiver = self.live[source], self.live[target]
         pipeline = sender.pipeline if sender.pipeline == receiver.pipeline else origin
         stages = self.plan.template_of(pipeline).stages
@@ -240,6 +269,10 @@ def _order_of(number: int) -> str:
 
 def _all_of(ranges: Iterable[Layers]) -> frozenset[int]:
     return frozenset(chain.from_iterable(range(*layers) for layers in ranges))
+
+
+def _printed(plan: Plan, microbatch: int) -> str:
+    return ".".join(map(str, plan.microbatch_at(microbatch)))
 
 
 def _print_ranges(ranges: Sequence[Layers]) -> str:
@@ -432,16 +465,11 @@ def _incomplete(case: _Case) -> Iterator[Violation]:
     for layer, microbatch in np.argwhere(summed != 1)[:MOST_NAMED].tolist():
         count = summed[layer, microbatch]
         what = f"is {f'{count} times' if count else 'nowhere'} in the sum of layer {layer}"
-        yield Violation("/workers", f"micro-batch {_print_number(case, microbatch)} {what}")
+        yield Violation("/workers", f"micro-batch {_printed(case.plan, microbatch)} {what}")
     for table, kind in ((forward, "forward"), (backward, "backward")):
         for layer, microbatch in np.argwhere(table > 1)[:MOST_NAMED].tolist():
-            what = f"the {kind} pass of micro-batch {_print_number(case, microbatch)} in layer {layer} is run twice"
+            what = f"the {kind} pass of micro-batch {_printed(case.plan, microbatch)} in layer {layer} is run twice"
             yield Violation("/workers", what)
-
-
-def _print_number(case: _Case, microbatch: int) -> str:
-    pipeline = int(np.searchsorted(case.offsets, microbatch, side="right")) - 1
-    return f"{pipeline}.{microbatch - case.offsets[pipeline]}"
 
 
 @dataclass(frozen=True)
@@ -502,33 +530,35 @@ def _sends(case: _Case, problems: list[Violation]) -> dict[tuple[int, Message], 
     return sends
 
 
-def _run(case: _Case, wiring: _Wiring) -> list[float] | Violation:
-    """When each live worker ends its last operation in s, or the deadlock that keeps some from it."""
-    ended: dict[Spot, float] = {}
-    free_s = [0.0] * len(case.live)
-    next_of = [0] * len(case.live)
+def _run(case: _Case, wiring: _Wiring) -> list[list[TimedStep]] | Violation:
+    """The operations of each live worker with their times, or the deadlock that keeps some from it."""
+    done: dict[Spot, TimedStep] = {}
+    runs: list[list[TimedStep]] = [[] for _ in case.live]
     waiting: dict[Spot, list[int]] = defaultdict(list)
     ready = list(range(len(case.live)))
     while ready:
         number = ready.pop()
-        while next_of[number] < len(case.steps[number]):
-            step = case.steps[number][next_of[number]]
+        run = runs[number]
+        while len(run) < len(case.steps[number]):
+            step = case.steps[number][len(run)]
             maker = wiring.maker.get(step.spot)
-            if maker is not None and maker not in ended:
+            if maker is not None and maker not in done:
                 waiting[maker].append(number)
                 break
             arrival_s = wiring.resent.get(step.spot, 0.0)
             if maker is not None:
                 message = step.takes
                 assert message is not None
-                arrival_s = ended[maker] + case.delay_s(message, maker[0], number)
-            free_s[number] = max(free_s[number], arrival_s) + case.duration_s(step)
-            ended[step.spot] = free_s[number]
-            next_of[number] += 1
+                arrival_s = done[maker].end_s + case.delay_s(message, maker[0], number)
+            start_s = max(run[-1].end_s if run else 0.0, arrival_s)
+            is_resent = step.spot in wiring.resent
+            run.append(TimedStep(step.own, start_s, start_s + case.duration_s(step), arrival_s, maker, is_resent))
+            done[step.spot] = run[-1]
             ready += waiting.pop(step.spot, ())
+    next_of = list(map(len, runs))
     blocked = {number: (number, place) for number, place in enumerate(next_of) if place < len(case.steps[number])}
     if not blocked:
-        return free_s
+        return runs
     chained = [next(iter(blocked))]
     while (before := wiring.maker[blocked[chained[-1]]][0]) not in chained:
         chained.append(before)

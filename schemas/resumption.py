@@ -291,6 +291,34 @@ class Rest:
         worker = plan.live_workers()[number]
         return parse_rest_order(self.workers[number].order, worker.pipeline, plan.stage_of(worker).layers)
 
+    def standing_of(self, number: int) -> Standing:
+        """What the live worker `number` of the plan has."""
+        return next(one for one in self.standings if one.worker == self.workers[number].worker)
+
+    def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
+        """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
+        standing, own = self.standing_of(number), self.workers[number]
+        stage = plan.stage_of(plan.live_workers()[number]).layers
+        dropped = {layer for first, stop in (*own.given_up, *self.sealed) for layer in range(first, stop)}
+        layers_of: dict[int, set[int]] = {}
+        for entry in standing.ledger:
+            layers = set(range(*entry.layers)) & set(range(*stage)) - dropped
+            for microbatch in entry.microbatches if layers else ():
+                layers_of.setdefault(microbatch, set()).update(layers)
+        return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
+
+    def taken_up(self, number: int, plan: Plan) -> dict[int, Literal["F", "I"]]:
+        """The micro-batches under way with which the live worker `number` goes on, and what of them was done last."""
+        stage = plan.stage_of(plan.live_workers()[number]).layers
+        begun: set[int] = set()
+        gone_on: set[int] = set()
+        for one in self.operations(number, plan):
+            if one.accumulates and one.layers == stage:
+                microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+                (begun if one.kind == "F" else gone_on).add(microbatch)
+        stashes = self.standing_of(number).stashes
+        return {m: stash.after for stash in stashes for m in stash.microbatches if m in gone_on - begun}
+
 
 @dataclass(frozen=True)
 class Resumption(Displayed):

@@ -11,7 +11,7 @@ from ..schemas.orders import KINDS
 from ..schemas.plan import Layers
 from ..schemas.quantities import print_percent, print_time
 from ..schemas.text import counted, listed
-from ..schemas.timeline import Timeline, WorkerMemory, iteration_time_s, times_between
+from ..schemas.timeline import Event, Timeline, WorkerMemory, iteration_time_s, times_between
 
 Drawable = Timeline | TimelineColumns
 Labelled = tuple[str, Drawable]
@@ -252,12 +252,17 @@ class Mark:
         return self.words if len(self.words) <= MARK_CHARACTERS else self.words[: MARK_CHARACTERS - 1] + "…"
 
 
+def order_of(event: Event) -> int:
+    """Where an event stands among those of its moment: what leads to others comes first."""
+    return _CONSEQUENCES.get(event.kind, 0)
+
+
 def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None) -> tuple[Mark, ...]:
     """Events of all timelines, and of a single one the beginnings of its iterations; none after `until_s`."""
     marks = []
     for label, columns in timelines:
         # Sorting is stable: only what follows from other events of a moment moves behind them.
-        for event in sorted(columns.events, key=lambda event: (event.time_s, _CONSEQUENCES.get(event.kind, 0))):
+        for event in sorted(columns.events, key=lambda event: (event.time_s, order_of(event))):
             where = f" {event.worker}" if event.worker else ""
             what = f"{event.kind}{where}" + (f": {event.message}" if event.message else "")
             if event.time_s < 0:

@@ -56,6 +56,7 @@ from .events import (
     Noticed,
     PlanKept,
     Planned,
+    PlanRest,
     Restarted,
     RestPlanned,
     Said,
@@ -75,18 +76,17 @@ from .membership import (
     Member,
     Newcomer,
     Questions,
-    Saving,
     Seats,
     VoteCounter,
     coming,
     copies,
     held_by,
     layers_at,
+    layers_of,
     live_places,
     mean_loss,
     refusal_of_double,
     savers,
-    seals,
     seats_of,
     stranger_to,
 )
@@ -102,7 +102,6 @@ from .protocol import (
     Leaving,
     LossesTold,
     Published,
-    RankAssignment,
     Ready,
     Refused,
     Regroup,
@@ -114,7 +113,8 @@ from .protocol import (
     Vote,
     Whereabouts,
 )
-from .regrouping import ANEW, Inventory, LossBook
+from .regrouping import ANEW, Inventory
+from .saving import Checkpoints
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
 
@@ -138,19 +138,16 @@ class CoordinatorRules:
         self._digest = digest(job.plan)
         self._settings: dict[str, Any] | None = None
         self._names = frozenset(worker.name for worker in job.plan.workers)
-        self._layers = job.plan.templates[0].stages[-1].layers[1]
+        self._layers = layers_of(job.plan)
         self._seats: Seats = {}
         self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
         self._questions = Questions()
         self._inventory = Inventory()
-        self._losses = LossBook()
         self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
         self._circumstances = Circumstances()
         self._standstill = Standstill(job)
         self._tally = VoteCounter(job.plan)
-        self._saving: Saving | None = None
-        self._is_last_saved = False
-        self._saved_s = 0.0  # when the last checkpoint was begun, or training
+        self._checkpoints = Checkpoints(job)
         self._last = job.iterations - 1
         self._stops_after: int | None = None  # the iteration that was under way when the job was asked to stop
         self._is_draining = False
@@ -273,8 +270,7 @@ class CoordinatorRules:
         self._standstill.forget(member.name)
         if member.connection is not None:
             del self._by_connection[member.connection]
-        if self._saving is not None:
-            self._saving.lose(member.name)
+        self._checkpoints.lose(member.name)
 
     def _elapse(self, timer: str) -> None:
         kind, _, number = timer.partition("/")
@@ -287,9 +283,11 @@ class CoordinatorRules:
         elif kind == "return":
             for name in sorted(self._awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
-        elif kind == "halt" and self._saving is not None:
-            self._saving.give_up("it took too long")
-            if not self._saving.is_over:  # whoever is to discard it, or publish what is there, may hang as well
+        elif kind == "halt" and self._checkpoints.under_way is not None:
+            self._checkpoints.give_up("it took too long")
+            if (
+                not self._checkpoints.under_way.is_over
+            ):  # whoever is to discard it, or publish what is there, may hang as well
                 self._out.append(Wake(HALT_S, "halt"))
 
     def _restart(self) -> None:
@@ -303,10 +301,9 @@ class CoordinatorRules:
         for member in self.members.values():
             member.connection = None
         self._awaited = set(self.members)
-        if self._saving is not None:
-            self._saving.give_up("the coordinator was restarted")
+        self._checkpoints.give_up("the coordinator was restarted")
         if self.phase == "halting":
-            self._saving = None
+            self._checkpoints.under_way = None
         self._is_suspected = False  # what was to follow from it is forgotten
         if self.phase == "running":
             self._begin_watch()
@@ -337,8 +334,8 @@ class CoordinatorRules:
                 self._note_whereabouts(member, answer)
             case Leaving():
                 member.is_leaving = True
-            case Saved() | Published() as written if self._saving is not None:
-                self._saving.note(member.name, written)
+            case Saved() | Published() as written if self._checkpoints.under_way is not None:
+                self._checkpoints.under_way.note(member.name, written)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
         if ready.epoch != self.epoch:
@@ -356,18 +353,9 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
-        torn = self._checksums.unlike_sums(member.name)
-        if torn is not None and self.phase == "running":
-            self._halt(f"workers {torn[0]} and {member.name} have other sums of the gradients of layer {torn[1]}")
-        unlike = self._checksums.unlike(member.name) if self._epoch_message.nothing_committed else None
-        if unlike is not None and self.phase == "running":
-            other, layer = unlike
-            self._halt(
-                f"workers {other} and {member.name} begin with other values of layer {layer}\n"
-                "at: the model's initial values\n"
-                "do: let them follow from torch's generator, which rtk seeds, or from a file that all workers have",
-                InvalidInputError.exit_code,
-            )
+        wrong = self._checksums.contradiction(member.name, self._epoch_message.nothing_committed)
+        if wrong is not None and self.phase == "running":
+            self._halt(*wrong)
 
     def _expel(self, member: Member, reason: str, exit_code: int = FAILED) -> None:
         if member.connection is not None:
@@ -442,8 +430,8 @@ class CoordinatorRules:
         elif not self._is_done:
             if self._is_suspected or found.is_still:
                 self._begin_anew(found)
-        elif found.is_still and self._saving is not None:
-            self._saving.give_up("who saves it stands still")
+        elif found.is_still:
+            self._checkpoints.give_up("who saves it stands still")
 
     def _begin_anew(self, found: Judgement) -> None:
         """Nobody hangs, and the epoch comes to nothing: its messages go other ways, or the same ones once more."""
@@ -503,13 +491,12 @@ class CoordinatorRules:
     def _redo_or_halt(self, iteration: int, wrong: str) -> None:
         """Not everything was done once: with the rest of an iteration somebody had not what it had told."""
         assert self._epoch_message is not None
-        rest = self._epoch_message.rest
-        if rest is None or rest.iteration != iteration:
+        if self._epoch_message.rest is None or self._epoch_message.iteration != iteration:
             self._halt(wrong)
-            return
-        self._announce(IterationRedone(reason=wrong), iteration)
-        self._redone = iteration
-        self._go_back(wrong)
+        else:
+            self._announce(IterationRedone(reason=wrong), iteration)
+            self._redone = iteration
+            self._go_back(wrong)
 
     def _go_back(self, reason: str) -> None:
         """Stages that have stepped already must all go back; their next iteration, under way, is worth nothing."""
@@ -524,7 +511,7 @@ class CoordinatorRules:
         loss, evaluation_s = self._tally.loss(iteration), self._tell_evaluation(iteration)
         learning_rate = self._tally.learning_rate(iteration)
         self._tally.forget(iteration)
-        self._losses.commit(iteration)
+        self._inventory.losses.commit(iteration)
         self._circumstances.examinations.commit()
         self._set_last(iteration)
         if self._was_skipped and self._is_staggered:
@@ -614,22 +601,13 @@ class CoordinatorRules:
 
     def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
-        job, done = self.job, iteration + 1
-        every_s = job.checkpoint_every_s
-        due = (
-            done == job.iterations
-            or (job.checkpoint_every and done % job.checkpoint_every == 0)
-            or (every_s is not None and self._now_s >= self._saved_s + every_s)
-        )
-        if job.checkpoint is None or not due or self._saving is not None or self._is_to_stop:
+        if self._is_to_stop or not self._checkpoints.is_due(iteration + 1, self._now_s):
             return ()
-        self._saving, self._saved_s = self._saving_now(), self._now_s
-        self._is_last_saved = done == job.iterations
+        self._begin_saving()
         return self._savers()
 
-    def _saving_now(self) -> Saving:
-        assert self.job.checkpoint is not None
-        return Saving(self.job.checkpoint, self.committed + 1, self._taken, self._savers(), self._now_s)
+    def _begin_saving(self, is_last_resort: bool = False) -> None:
+        self._checkpoints.begin(self.committed + 1, self._taken, self._savers(), self._now_s, is_last_resort)
 
     def _savers(self) -> tuple[Saver, ...]:
         """Who saves which layers, as far as anybody holds them: rather those who stay, in the order of places."""
@@ -647,18 +625,18 @@ class CoordinatorRules:
             self._start_if_complete()
         if self.phase == "running":
             self._refuse_superfluous()
-        if self._saving is not None:
-            self._go_on_saving()
+        self._go_on_saving()
         if self.phase == "running":
             self._go_on()
-        elif self.phase == "halting" and self._saving is None:
+        elif self.phase == "halting" and self._checkpoints.under_way is None:
             self._finish()
 
     def _start_if_complete(self) -> None:
         wanted = {place: name_of(place) for place in live_places(self.job.plan)}
         is_there = set(wanted.values()) <= set(coming(self.newcomers, self.job.first_iteration))
         if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
-            self.phase, self._saved_s = "running", self._now_s
+            self.phase = "running"
+            self._checkpoints.begin_training(self._now_s)
             job = self.job
             self._announce(JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
             self._chronicle.change.note("all workers are there", self._now_s)
@@ -707,11 +685,11 @@ class CoordinatorRules:
 
     def _end_well(self) -> None:
         """All iterations are done; the job ends once the last state is saved, where that is wanted."""
-        if self._saving is not None:
+        if self._checkpoints.under_way is not None:
             return
-        if self.job.checkpoint is not None and not self._is_last_saved:
+        if self._checkpoints.lacks_last:
             # The checkpoint before it was still under way when the last iteration was committed.
-            self._saving, self._is_last_saved = self._saving_now(), True
+            self._begin_saving()
             self._tell_to_save(self._savers(), "saving the last state")
             return
         self._end = End(0, "all iterations are done")
@@ -782,16 +760,12 @@ class CoordinatorRules:
 
     def _crew(self) -> Crew:
         """Who will be there: those who stay, by their places, and newcomers whose time has come."""
-        staying = [
-            (place, self.members[name])
-            for place, name in sorted(self._seats.items())
-            if name in self.members and not self.members[name].is_leaving
-        ]
+        staying = [self.members[name] for _, name in sorted(self._seats.items()) if name in self.members]
         arrivals = coming(self.newcomers, self.committed + 1)
         # Before the first commit everybody can make the state of every layer.
         anything = (0, self._layers) if self._nothing_committed else None
         return (
-            *(Hand(member.name, place, anything or member.holds) for place, member in staying),
+            *(Hand(one.name, one.place, anything or one.holds) for one in staying if not one.is_leaving),
             *(Hand(name, None, anything) for name in arrivals if not arrivals.keys() <= self._spare),
         )
 
@@ -804,14 +778,15 @@ class CoordinatorRules:
         if is_between or self._is_void or self._must_evaluate or not can_tell or self._inventory.covers(self.members):
             return
         self.epoch += 1
-        arrivals = [self.newcomers[connection] for connection in coming(self.newcomers, self.committed + 1).values()]
+        coming_now = coming(self.newcomers, self.committed + 1).values()
+        arrivals = [connection for connection in coming_now if self.newcomers[connection].regroups]
         message = Regroup(
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
             members=(
                 *(self.members[name].seat() for name in self._seats.values() if name in self.members),
-                *(RankAssignment("-", one.name, one.store, one.others) for one in arrivals if one.regroups),
+                *(self.newcomers[connection].seat() for connection in arrivals),
             ),
             terms=self._terms,
             taken=self._taken,
@@ -820,9 +795,8 @@ class CoordinatorRules:
         self._inventory.begin(message, self.members, self.plan)
         self._chronicle.reach("told", self._now_s)
         self._tell_all(message)
-        for connection, newcomer in self.newcomers.items():
-            if newcomer in arrivals and newcomer.regroups:
-                self._tell(connection, message)
+        for connection in arrivals:
+            self._tell(connection, message)
         self._wait_for_standings()
 
     def _wait_for_standings(self) -> None:
@@ -838,7 +812,7 @@ class CoordinatorRules:
 
     def _note_told(self, member: Member, told: StandingTold | LossesTold) -> None:
         if isinstance(told, LossesTold):
-            self._losses.add(told, self.committed)
+            self._inventory.losses.add(told, self.committed)
             return
         wrong = self._inventory.note(member.name, member.holds, told)
         if wrong is not None:
@@ -848,22 +822,13 @@ class CoordinatorRules:
 
     def _what_is_left(self, crew: Crew, plan: str, seats: Seats) -> RestPlanned | None:
         """What is left of the iteration under way; None while it is not known."""
-        if self._inventory.message is None or self._redone == self.committed + 1:
+        if self._redone == self.committed + 1:
             return ANEW
-        if not self._inventory.is_complete:
-            return None
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
         standings = self._inventory.standings(crew, {name: member.holds for name, member in self.members.items()})
-        question = (plan, places, standings, self._circumstances.now)
-        left = self._inventory.answer(question)
-        if left is None:
-            asked = self._inventory.ask(question)
-            self._out += [asked] if asked is not None else []
-        elif left.rest is not None and seals(left.rest, self._layers - 1):
-            missing = self.plan.total_microbatches() - len(self._losses.of(self.committed + 1))
-            if missing > 0:
-                return replace(left, rest=None, reason=f"the losses of {missing} micro-batches are lost")
-        return left
+        left = self._inventory.left((plan, places, standings, self._circumstances.now))
+        self._out += [left] if isinstance(left, PlanRest) else []
+        return left if isinstance(left, RestPlanned) else None
 
     # Epochs
 
@@ -873,9 +838,8 @@ class CoordinatorRules:
         self.plan = parse_document(plan.encode(), Plan, "the plan")
         self._questions.begin_epoch()
         self.epoch += self._inventory.message is None
-        self._inventory.end()
-        self._losses.begin_epoch(self.epoch, left.rest)
-        self._tally = VoteCounter(self.plan, left.rest, self._losses.of(self.committed + 1))
+        self._inventory.begin_epoch(self.epoch, left.rest)
+        self._tally = VoteCounter(self.plan, left.rest, self._inventory.losses.of(self.committed + 1))
         self._last, self._is_draining = self.job.iterations - 1, False
         self._must_reform = self._is_suspected = self._is_void = False
         self._standstill.begin_epoch(list(seats.values()), self._now_s)
@@ -926,9 +890,7 @@ class CoordinatorRules:
         for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
-            self.newcomers[member.connection] = Newcomer(
-                *(member.name, member.store, 0, self._now_s, member.others, member.regroups)
-            )
+            self.newcomers[member.connection] = member.unseated(self._now_s)
             self._announce(WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
@@ -946,9 +908,7 @@ class CoordinatorRules:
         joining = [name for name in self._seats.values() if name not in self.members]
         for name in joining:
             newcomer = self.newcomers.pop(arrived[name])
-            self.members[name] = Member(
-                name, arrived[name], newcomer.store, (0, 0), others=newcomer.others, regroups=newcomer.regroups
-            )
+            self.members[name] = newcomer.seated(arrived[name])
             self._by_connection[arrived[name]] = self.members[name]
             if self.epoch > 1:
                 # One that comes at an appointed iteration has waited for that, not for us.
@@ -972,17 +932,15 @@ class CoordinatorRules:
         """Training cannot, or is not to, go on: save what can be saved, and end."""
         self.phase = "halting"
         self._end = End(exit_code, reason)
-        save = None if self._nothing_committed else self.job.checkpoint
-        last = self._savers() if save is not None else ()
-        if self._saving is not None:
-            self._saving.give_up(reason)
-            self._go_on_saving()
-            self._saving = None
-        if save is not None and last:
-            self._saving = Saving(save, self.committed + 1, self._taken, last, self._now_s, is_last_resort=True)
+        last = () if self._nothing_committed or self.job.checkpoint is None else self._savers()
+        self._checkpoints.give_up(reason)
+        self._go_on_saving()
+        self._checkpoints.under_way = None
+        if last:
+            self._begin_saving(is_last_resort=True)
             self._out.append(Wake(HALT_S, "halt"))
         self._tell_to_save(last, reason)
-        if self._saving is None:
+        if self._checkpoints.under_way is None:
             self._finish()
 
     def _tell_to_save(self, due: tuple[Saver, ...], reason: str) -> None:
@@ -993,17 +951,14 @@ class CoordinatorRules:
 
     def _go_on_saving(self) -> None:
         """Once all parts are written, have the checkpoint published; once that is done or hopeless, forget it."""
-        saving = self._saving
-        assert saving is not None
         publisher = next((member for member in self.members.values() if member.connection is not None), None)
-        if publisher is None:
-            saving.is_over = saving.is_over or not self._awaited
-        elif (publish := saving.publish(publisher.name)) is not None:
-            assert publisher.connection is not None
+        name = None if publisher is None else publisher.name
+        publish, outcome = self._checkpoints.go_on(name, bool(self._awaited), self._now_s)
+        if publish is not None:
+            assert publisher is not None and publisher.connection is not None
             self._tell(publisher.connection, publish)
-        if saving.is_over:
-            self._saving = None
-            self._announce(saving.outcome(self._now_s))
+        if outcome is not None:
+            self._announce(outcome)
 
     def _finish(self) -> None:
         assert self._end is not None
