@@ -38,7 +38,7 @@ SHARE = 1 / 8
 GREETING_S = 0.02
 # How long to wait for what was begun when membership was told, before meeting once more.
 EXPECTED_S = 2.0
-ENDING_S = 1.0  # how long `close` waits for what is being made
+ENDING_S = 0.3  # how long `close` waits for what is being made, and again once it was broken off
 
 Occasion = Literal["regroup", "epoch", "beside"]  # what a mesh is made or looked for at: once for each number
 
@@ -157,6 +157,7 @@ class Connections:
             LostTouchError: a rank's meeting place is not reached.
             RuntimeFailedError: not all ranks have connected within the limit.
         """
+        self._check(number)
         make = partial(
             GlooTransport,
             rank=rank,
@@ -182,6 +183,9 @@ class Connections:
         """Let go of what no epoch has used; the transports are others' to close."""
         with self._lock:
             self._is_closed = True
+        # What all others have begun as well is soon there; one who is left alone in it would wait where nothing wakes.
+        wait(self._under_way, ENDING_S)
+        with self._lock:
             stores = [*self._stores]
         for store in stores:
             store.end()
@@ -215,17 +219,22 @@ class Connections:
                 return unused
         store, lacks = self._stores_at(places, number)(0), [f"{occasion}/lacks"]
         with peer_errors():
-            if unused is not None and self._is_answered(greeting, lambda: store.check(lacks)):
+            if unused is not None and self._is_answered(greeting, lambda: store.check(lacks), number):
                 return unused
             store.set(*lacks, "")
         mesh = self._make(store, occasion, number, places, rank)
         self._keep(mesh)
         return mesh
 
-    def _is_answered(self, greeting: "Future[None]", is_lacking: Callable[[], bool]) -> bool:
-        """Whether all others have answered a greeting; else there is one that cannot."""
+    def _is_answered(self, greeting: "Future[None]", is_lacking: Callable[[], bool], number: int) -> bool:
+        """Whether all others have answered a greeting; else there is one that cannot.
+
+        Raises:
+            RuntimeFailedError: they have not within the limit, or nobody wants to know any more.
+        """
         deadline_s = time.monotonic() + self._limit.total_seconds()
         while not greeting.done() and not is_lacking():
+            self._check(number)
             if time.monotonic() > deadline_s:
                 raise RuntimeFailedError("not all workers answer over the connections that were made ahead")
             wait([greeting], GREETING_S)
@@ -248,12 +257,11 @@ class Connections:
         at = meetings(places, self._secret, number)
 
         def store_at(rank: int) -> BoardStore:
+            if self._is_closed:
+                raise RuntimeFailedError("this worker connects with nobody any more")
             store = at(rank)
             with self._lock:
                 self._stores.add(store)
-                is_closed = self._is_closed
-            if is_closed:
-                store.end()
             return store
 
         return store_at
@@ -266,6 +274,10 @@ class Connections:
             self._unused = before if is_late else mesh
         self._end(mesh if is_late else before)
 
+    def _check(self, number: int) -> None:
+        if number < self._newest:
+            raise RuntimeFailedError("the epoch was over before its workers were connected")
+
     def _taken(self, number: int | None) -> Mesh | None:
         """The unused mesh, for an epoch or for none; there is none after it.
 
@@ -273,8 +285,8 @@ class Connections:
             RuntimeFailedError: the epoch is over, and those who are left may have gone on with that mesh.
         """
         with self._lock:
-            if number is not None and number < self._newest:
-                raise RuntimeFailedError("the epoch was over before its workers were connected")
+            if number is not None:
+                self._check(number)
             unused, self._unused, self._expected = self._unused, None, None
         return unused
 
