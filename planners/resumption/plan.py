@@ -31,7 +31,7 @@ from .bound import bound_s
 from .costs import costs_of
 from .crew import Crew
 from .dispatch import dispatch
-from .operations import Operations, operations_of
+from .operations import OperationTable, operations_of
 from .remaining import ACTIVATION, remaining
 from .routing import route
 from .scheduling import Schedule, schedule
@@ -80,7 +80,7 @@ def _workers(
     crew: Crew,
     cuts: Sequence[int],
     given_up: Sequence[tuple[Layers, ...]],
-    operations: Operations,
+    operations: OperationTable,
     found: Schedule,
 ) -> tuple[RestWorker, ...]:
     units, origin = operations.units, _origins(crew.plan)
@@ -102,7 +102,7 @@ def _origins(plan: Plan) -> list[tuple[int, int]]:
     return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
 
 
-def _sends(crew: Crew, cuts: Sequence[int], operations: Operations) -> tuple[Resend, ...]:
+def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable) -> tuple[Resend, ...]:
     sends = operations.sends
     kinds: dict[int, MessageKind] = {ACTIVATION: "activation"}
     columns = (column.tolist() for column in (sends.source, sends.target, sends.kind, sends.microbatch, sends.boundary))
