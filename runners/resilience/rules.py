@@ -33,28 +33,19 @@ from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Plan, name_of, place_of
 from ...schemas.protocols import Hand
+from . import events as said
 from .conditions import Chronicle, Circumstances, unreachable
 from .events import (
     Announce,
     Announcement,
     Arrived,
-    CoordinatorRestarted,
     Drop,
     Elapsed,
     Event,
     Finish,
     Instruction,
-    IterationCommitted,
-    IterationRedone,
-    JobEnded,
-    JobRestarting,
-    JobStarted,
-    JobStopping,
-    LinkBroken,
     Lost,
-    ModelEvaluated,
     Noticed,
-    PlanKept,
     Planned,
     PlanRest,
     Restarted,
@@ -63,11 +54,6 @@ from .events import (
     StopAsked,
     Tell,
     Wake,
-    WorkerFailed,
-    WorkerLeft,
-    WorkerRefused,
-    WorkerReturned,
-    WorkerWaiting,
     announcements_of,
 )
 from .membership import (
@@ -178,30 +164,35 @@ class CoordinatorRules:
                 self._arrive(event)
             case Lost():
                 self._lose(event.connection, event.reason)
+            case Said(connection=connection, message=StandingTold() | LossesTold() as told):
+                if not self._changes(connection, told):
+                    return self._out  # of thousands of workers one after the other
             case Said():
                 self._listen(event)
-            case Planned() | RestPlanned():
-                self._take_answer(event)
-            case Noticed():
-                for found in self._circumstances.note(event.conditions):
-                    self._announce(found, self.committed + 1)
+            case Planned() | RestPlanned() | Noticed():
+                self._learn(event)
             case Elapsed():
                 self._elapse(event.timer)
             case Restarted():
                 self._restart()
             case StopAsked() if self._stops_after is None:
                 self._stops_after = self.committed + 1
-                self._announce(JobStopping(), self._stops_after)
+                self._announce(said.JobStopping(), self._stops_after)
         self._advance()
         return self._out
 
-    def _take_answer(self, answer: Planned | RestPlanned) -> None:
-        if isinstance(answer, Planned):
-            self._chronicle.reach("plan", self._now_s)
-            self._questions.note(answer)
-        else:
-            self._chronicle.reach("rest", self._now_s)
-            self._inventory.hear(answer)
+    def _learn(self, event: Planned | RestPlanned | Noticed) -> None:
+        """The plan, or what is left, is there that was asked for, or a monitor has found something."""
+        match event:
+            case Planned():
+                self._chronicle.reach("plan", self._now_s)
+                self._questions.note(event)
+            case RestPlanned():
+                self._chronicle.reach("rest", self._now_s)
+                self._inventory.hear(event)
+            case Noticed():
+                for found in self._circumstances.note(event.conditions):
+                    self._announce(found, self.committed + 1)
 
     # Who is there
 
@@ -212,7 +203,7 @@ class CoordinatorRules:
         if refusal is not None:
             self._tell(event.connection, refusal)
             self._out.append(Drop(event.connection))
-            self._announce(WorkerRefused(worker=hello.worker, reason=refusal.reason))
+            self._announce(said.WorkerRefused(worker=hello.worker, reason=refusal.reason))
         elif returning is not None and hello.returning is not None:
             self._take_back(returning, event.connection, hello)
         else:
@@ -244,12 +235,12 @@ class CoordinatorRules:
             self._tell(connection, self._commit_message)
         if self._halt_message is not None:
             self._tell(connection, self._halt_message)
-        self._announce(WorkerReturned(worker=member.name))
+        self._announce(said.WorkerReturned(worker=member.name))
 
     def _lose(self, connection: int, reason: str) -> None:
         newcomer = self.newcomers.pop(connection, None)
         if newcomer is not None and self.phase == "running":
-            self._announce(WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
+            self._announce(said.WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
         member = self._by_connection.get(connection)
         if member is not None:
             self._lose_member(member, reason)
@@ -259,7 +250,7 @@ class CoordinatorRules:
         if self.phase == "running":
             self._chronicle.change.note(f"worker {member.name} failed: {reason}", self._now_s)
         if self.phase in ("running", "halting"):
-            failure = WorkerFailed(worker=member.name, place=name_of(member.place), reason=reason)
+            failure = said.WorkerFailed(worker=member.name, place=name_of(member.place), reason=reason)
             self._announce(failure, self.committed + 1)
 
     def _forget(self, member: Member) -> None:
@@ -309,7 +300,7 @@ class CoordinatorRules:
             self._begin_watch()
             self._wait_for_standings()
             self._out.append(Wake(self.job.heartbeat_limit_s, "return"))
-            self._announce(CoordinatorRestarted(), self.committed + 1)
+            self._announce(said.CoordinatorRestarted(), self.committed + 1)
 
     # What members say
 
@@ -326,8 +317,6 @@ class CoordinatorRules:
                 self._commit_what_is_complete()
             case Ready() as ready:
                 self._note_ready(member, ready)
-            case StandingTold() | LossesTold() as told:
-                self._note_told(member, told)
             case Suspect() as suspect if suspect.epoch == self.epoch:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
@@ -456,7 +445,7 @@ class CoordinatorRules:
         """All live, and miss each other: they go other ways from now on; where none is left, a worker is given up."""
         broken = self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
         for ends in broken:
-            self._announce(LinkBroken(link="-".join(ends)), self.committed + 1)
+            self._announce(said.LinkBroken(link="-".join(ends)), self.committed + 1)
         for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
             if other in self.members:
                 self._expel(self.members[other], "no way leads to it from a worker that it works with")
@@ -494,7 +483,7 @@ class CoordinatorRules:
         if self._epoch_message.rest is None or self._epoch_message.iteration != iteration:
             self._halt(wrong)
         else:
-            self._announce(IterationRedone(reason=wrong), iteration)
+            self._announce(said.IterationRedone(reason=wrong), iteration)
             self._redone = iteration
             self._go_back(wrong)
 
@@ -529,7 +518,7 @@ class CoordinatorRules:
         )
         self._tell_all(self._commit_message)
         time_s, recovery = self._chronicle.note_commit(self._now_s, evaluation_s)
-        committed = IterationCommitted(
+        committed = said.IterationCommitted(
             loss=loss,
             iteration_time_s=time_s,
             live_workers=len(self._seats),
@@ -547,7 +536,7 @@ class CoordinatorRules:
         losses, seconds = self._tally.evaluation(iteration)
         if losses:
             count = fsum(count for _, _, count in losses)
-            self._announce(ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
+            self._announce(said.ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
         return seconds
 
     def _end_evaluation(self, iteration: int) -> None:
@@ -638,7 +627,7 @@ class CoordinatorRules:
             self.phase = "running"
             self._checkpoints.begin_training(self._now_s)
             job = self.job
-            self._announce(JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
+            self._announce(said.JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
             self._chronicle.change.note("all workers are there", self._now_s)
             self._begin_epoch(canonical(self.job.plan).decode(), wanted)
             self._begin_watch()
@@ -650,7 +639,7 @@ class CoordinatorRules:
             if name in self.members and newcomer.not_before <= self.committed + 1:
                 del self.newcomers[connection]
                 self._dismiss(connection, Refused(f"worker {name} is there already"))
-                self._announce(WorkerRefused(worker=name, reason=f"worker {name} is there already"))
+                self._announce(said.WorkerRefused(worker=name, reason=f"worker {name} is there already"))
 
     def _go_on(self) -> None:
         if self._is_done:
@@ -723,7 +712,7 @@ class CoordinatorRules:
             gone = sorted(self._names - {hand.worker for hand in crew})
             self._halt(f"there is no plan without {', '.join(gone)}: {answer.reason}")
         elif at_once and answer.restart:
-            self._announce(JobRestarting(reason=answer.restart), self.committed + 1)
+            self._announce(said.JobRestarting(reason=answer.restart), self.committed + 1)
             self._halt(answer.restart)
         elif at_once and answer.plan is not None:
             self._go_over(crew, answer.plan, {place_of(place): worker for worker, place in answer.seats})
@@ -746,7 +735,7 @@ class CoordinatorRules:
 
     def _say_if_none(self, answer: Planned) -> None:
         if answer.plan is None:
-            self._announce(PlanKept(reason=f"no other plan: {answer.reason}"), self.committed + 1)
+            self._announce(said.PlanKept(reason=f"no other plan: {answer.reason}"), self.committed + 1)
 
     def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
         lost = missing_layers(self._layers, held_by(hand for hand in crew if hand.worker in seats.values()))
@@ -810,15 +799,20 @@ class CoordinatorRules:
         else:
             self._inventory.give_up()
 
-    def _note_told(self, member: Member, told: StandingTold | LossesTold) -> None:
+    def _changes(self, connection: int, told: StandingTold | LossesTold) -> bool:
+        """Note what somebody has of the iteration under way; gives whether anything follows from that."""
+        member = self._by_connection.get(connection)
+        if member is None:
+            return False
         if isinstance(told, LossesTold):
             self._inventory.losses.add(told, self.committed)
-            return
+            return False
         wrong = self._inventory.note(member.name, member.holds, told)
         if wrong is not None:
             self._expel(member, f"what it says to have of iteration {told.iteration} is wrong: {wrong}")
         elif self._inventory.is_complete:
             self._chronicle.reach("standings", self._now_s)
+        return wrong is not None or self._inventory.is_complete
 
     def _what_is_left(self, crew: Crew, plan: str, seats: Seats) -> RestPlanned | None:
         """What is left of the iteration under way; None while it is not known."""
@@ -882,7 +876,7 @@ class CoordinatorRules:
         for one in announcements_of(self._epoch_message, self.plan, joining):
             self._announce(one)
         if left.rest is None and left.reason:
-            self._announce(IterationRedone(reason=left.reason), self.committed + 1)
+            self._announce(said.IterationRedone(reason=left.reason), self.committed + 1)
 
     def _stand_by(self) -> dict[str, int]:
         """Members without a seat wait for one, like newcomers; gives their connections."""
@@ -891,13 +885,13 @@ class CoordinatorRules:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
             self.newcomers[member.connection] = member.unseated(self._now_s)
-            self._announce(WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
+            self._announce(said.WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
 
     def _dismiss_leavers(self) -> None:
         for member in [member for member in self.members.values() if member.is_leaving]:
-            self._announce(WorkerLeft(worker=member.name, place=name_of(member.place)), self.committed + 1)
+            self._announce(said.WorkerLeft(worker=member.name, place=name_of(member.place)), self.committed + 1)
             self._chronicle.change.note(f"worker {member.name} left", self._now_s)
             if member.connection is not None:
                 self._tell(member.connection, End(0, "left as asked"))
@@ -967,7 +961,7 @@ class CoordinatorRules:
         for connection in [*self.newcomers, *self._connections()]:
             self._tell(connection, self._end)
         self._announce(
-            JobEnded(
+            said.JobEnded(
                 exit_code=self._end.exit_code,
                 reason=self._end.reason,
                 iterations=self.committed + 1,
