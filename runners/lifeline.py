@@ -2,8 +2,9 @@
 
 Of a process that is killed the kernel first lets go of the robust locks that it holds, then of its memory, then of its
 sockets, and last it tells the parent (SIGCHLD, a pidfd). Memory takes most of that: 30 ms for 240 MB, 180 ms for 1 GB,
-0.3 ms until the lock is let go. So a worker holds a lock all its life, in memory that it shares with who has started it,
-and who waits for it. Where there are no such locks (they are Linux's) nobody hears anything, and the socket's end tells.
+and 0.3 ms until the lock is let go. So a worker holds a lock all its life, in memory that it shares with who has
+started it, and who waits for the lock. Where there are none (they are Linux's) nobody hears anything, and the end of
+the worker's connection tells.
 """
 
 import ctypes
