@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .schemas.plan import Plan as Plan
     from .schemas.profile import Profile as Profile
     from .schemas.replay import ReplayReport as ReplayReport
+    from .schemas.resumption import Resumption as Resumption
     from .schemas.site import read_cluster as read_cluster
     from .schemas.templates import Templates as Templates
     from .schemas.timeline import Report as Report
@@ -97,6 +98,7 @@ _PLACES = {
     "Profile": "schemas.profile",
     "ReplayReport": "schemas.replay",
     "Report": "schemas.timeline",
+    "Resumption": "schemas.resumption",
     "ResilientWorker": "runners.torch.resilient",
     "RtkError": "schemas.errors",
     "Selection": "schemas.columns",

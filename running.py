@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .planners.recovery.answers import PolicyName, answers_if_any, remedies_of
 from .planners.recovery.escalation import escalating
+from .runners.lifeline import hold_lifeline
 from .runners.processes import die_with_launcher, keep_one_arena
 from .runners.training import JobConfig, TrainingConfig, require_script, sizes_of, training_of
 from .schemas.errors import InvalidInputError, remark, require_package
@@ -224,6 +225,7 @@ def work(
         EndedError: the job failed.
     """
     keep_one_arena()
+    hold_lifeline()
     die_with_launcher()
     import torch
 

@@ -10,6 +10,7 @@ the two ways of the case `moments` have lost by the moment of the kill.
 * second: another worker dies while the first death is being recovered from. join: another worker dies in the very
   iteration that the first one's replacement is waiting for.
 * staggered, neighbours: with a staggered optimizer; with two neighbours of a pipeline dead at once.
+* failover: a worker is killed, and a moment later the coordinator, of which a standby takes over.
 * moments: paced so that an iteration takes seconds; every moment and victim twice, by what is left and by all again.
 
 Every commit's loss, count and gradient norm are compared with those of a training in one process that nothing happens
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import fsum, sqrt
 from pathlib import Path
@@ -36,6 +38,7 @@ import torch
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.midway_chart import write_chart
 from rtk.benchmarks.midway_training import DEPTH, Kind, NumberedData, layers, loss, optimizer
+from rtk.benchmarks.survival import LedJob
 from rtk.planners.oobleck.plan import plan_oobleck
 from rtk.planners.oobleck.templates import plan_templates
 from rtk.planners.pipeline import plan_pipeline
@@ -50,6 +53,7 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.protocols import Resume
 from rtk.tests.runners.processes import ProcessJob
 
+FAILOVER = "failover"
 FOREVER = 10**6
 MOST_S = 120.0
 IN_SUMS = 0.3  # the share of kills inside a sum
@@ -121,6 +125,26 @@ class Reference:
         self._optimizer = optimizer(self._whole.parameters())
         self._done = 0
 
+    def judge(self, commits: list[dict[str, Any]], states: dict[int, dict[str, torch.Tensor]]) -> dict[str, float]:
+        """The worst differences.
+
+        Args:
+            commits: as they were announced, later ones than those judged before.
+            states: some of those that are saved, by the last iteration in them.
+        """
+        worst = {"loss": 0.0, "norm": 0.0, "gradients": 0.0, "parameters": 0.0, "counted_wrong": 0, "checked": 0}
+        for one in commits:
+            true = self.after(one["iteration"])
+            worst["counted_wrong"] += one["count"] != true["count"]
+            for name, key in (("loss", "loss"), ("norm", "grad_norm")):
+                worst[name] = max(worst[name], abs(one[key] - true[name]) / abs(true[name]))
+            if (state := states.get(one["iteration"])) is not None:
+                worst["checked"] += 1
+                found = {name: state[f"{name}/momentum_buffer"] for name in true["gradients"]}
+                worst["gradients"] = max(worst["gradients"], difference(found, true["gradients"]))
+                worst["parameters"] = max(worst["parameters"], difference(state, true["parameters"]))
+        return worst
+
     def after(self, iteration: int) -> dict[str, Any]:
         """Loss, count, norm, and by name the stepped gradients and the parameters; iterations are asked for in turn."""
         while self._done <= iteration:
@@ -166,6 +190,17 @@ def difference(found: dict[str, Any], true: dict[str, Any]) -> float:
 # One job, and what happens to it
 
 
+def script_in(folder: Path, kind: Kind, clip_norm: float | None) -> str:
+    """A script of benchmarks/midway_training.py whose workers find their fuses in `fuses`."""
+    script, fuses = folder / "train.py", folder / "fuses"
+    fuses.mkdir()
+    script.write_text(
+        "from rtk.benchmarks import midway_training\n"
+        f"training = midway_training.training({kind!r}, {clip_norm!r}, {str(fuses)!r})\n"
+    )
+    return str(script)
+
+
 class Job:
     """A job that is struck again and again.
 
@@ -181,15 +216,10 @@ class Job:
         self.is_whole = False  # whether all is done again
         self.saved: dict[int, Path] = {}
         self._checked = 0
-        (folder / "fuses").mkdir()
-        script = folder / "train.py"
-        script.write_text(
-            "from rtk.benchmarks import midway_training\n"
-            f"training = midway_training.training({case.kind!r}, {case.clip_norm!r}, {str(folder / 'fuses')!r})\n"
-        )
+        script = script_in(folder, case.kind, case.clip_norm)
         every = 0 if case.both else 1
         how = JobConfig(FOREVER, checkpoint=None if case.both else str(folder / "saved"), checkpoint_every=every)
-        asked = TrainingConfig(script=str(script), paced=True, log_memory=case.log_memory)
+        asked = TrainingConfig(script=script, paced=True, log_memory=case.log_memory)
         self.process = ProcessJob(self.plan, how, asked, is_watchful=False)
         self._let_choose(self.process)
 
@@ -227,23 +257,11 @@ class Job:
 
     def check(self) -> dict[str, float]:
         """Compare all commits since the last check with the truth."""
-        worst = {"loss": 0.0, "norm": 0.0, "gradients": 0.0, "parameters": 0.0, "counted_wrong": 0, "checked": 0}
         numbers = [one["iteration"] for one in self.commits()]
         if numbers != list(range(len(numbers))):
             raise AssertionError(f"iterations are missing or double: {numbers[self._checked :]}")
-        states = self._states()
-        for one in self.commits()[self._checked :]:
-            self._checked = one["iteration"] + 1
-            true = self.reference.after(one["iteration"])
-            worst["counted_wrong"] += one["count"] != true["count"]
-            for name, key in (("loss", "loss"), ("norm", "grad_norm")):
-                worst[name] = max(worst[name], abs(one[key] - true[name]) / abs(true[name]))
-            if (state := states.get(one["iteration"])) is not None:
-                worst["checked"] += 1
-                found = {name: state[f"{name}/momentum_buffer"] for name in true["gradients"]}
-                worst["gradients"] = max(worst["gradients"], difference(found, true["gradients"]))
-                worst["parameters"] = max(worst["parameters"], difference(state, true["parameters"]))
-        return worst
+        news, self._checked = self.commits()[self._checked :], len(numbers)
+        return self.reference.judge(news, self._states())
 
     def _states(self) -> dict[int, dict[str, torch.Tensor]]:
         """The states that are saved, by the last iteration in them."""
@@ -406,7 +424,6 @@ def struck(strike: Strike) -> dict[str, Any]:
     commits = [one for one in job.commits() if one["at_s"] <= job.said[at]["at_s"]]
     after = [one["at_s"] for one in job.commits()[len(commits) - 1 :]]
     rerouted_s = statistics.median(b - a for a, b in pairwise(after)) if len(after) > 1 else None
-    resumed = [one for one in job.said[since : at + 1] if one["event"] == "resume"]
     row = {
         "killed": names,
         "moment": strike.moment,
@@ -415,12 +432,71 @@ def struck(strike: Strike) -> dict[str, Any]:
         "kill_to_commit_s": job.said[at]["at_s"] - first_s,
         "iteration_s": commits[-1]["at_s"] - commits[-2]["at_s"],
         "rerouted_s": rerouted_s,
-        "recovered": {key: value for key, value in job.said[at].items() if key not in ("event", "at_s")},
-        "resumed": [{key: value for key, value in one.items() if key not in ("event", "at_s")} for one in resumed],
+        "recovered": _fields([job.said[at]], "recovered")[0],
+        "resumed": _fields(job.said[since : at + 1], "resume"),
+        "redone": _fields(job.said[since : at + 1], "redo"),
     }
     worst = job.check()
     job.replace([name for name in strike.killed if not job.process.processes[name].is_alive()])
     return {**row, "worst": worst}
+
+
+def _fields(said: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    """All announcements of one kind, without what they have in common."""
+    common = ("event", "at_s", "time_s", "epoch")
+    return [{key: value for key, value in one.items() if key not in common} for one in said if one["event"] == event]
+
+
+def tell_failover(seed: int, cycles: int) -> Iterator[dict[str, Any]]:
+    """A worker is killed, and while the others go on, the coordinator as well; a standby takes over."""
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as name:
+        asked = TrainingConfig(script=script_in(Path(name), "rows", None), paced=True)
+        job = LedJob(Path(name), alike_plan(0.012), asked)
+        reference, judged = Reference("rows", None, job.plan.total_microbatches()), -1
+        job.coordinate()
+        job.start_workers()
+        try:
+            job.wait_for_commit(5)
+            for _ in range(cycles):
+                job.coordinate("--standby")
+                time.sleep(3.0)  # until it waits
+                since, victim = len(job.said), chance.choice(sorted(job.workers))
+                time.sleep(0.4 * chance.random())
+                job.workers[victim].kill()
+                killed_s = time.perf_counter()
+                time.sleep(0.4 * chance.random() ** 2)
+                job.coordinators[-2].kill()
+                job.coordinators[-2].wait()
+                commit = _await_workers(job, since, len(job.workers) - 1)
+                job.start(victim)
+                _await_workers(job, commit, len(job.workers))
+                said = {one["iteration"]: one for one in job.said if one["event"] == "iteration"}
+                news = [one for number, one in sorted(said.items()) if number > judged]
+                judged = max(said)
+                yield {
+                    "way": "rest",
+                    "killed": [victim, "coordinator"],
+                    "moment": None,
+                    "kill_to_commit_s": job.said[commit]["at_s"] - killed_s,
+                    "rerouted_s": None,
+                    "resumed": [one for one in job.said[since : commit + 1] if one["event"] == "resume"],
+                    "redone": [one for one in job.said[since : commit + 1] if one["event"] == "redo"],
+                    "worst": reference.judge(news, {}),
+                }
+        finally:
+            job.end()
+
+
+def _await_workers(job: LedJob, since: int, live: int) -> int:
+    """The place of the first iteration of so many workers."""
+    deadline_s = time.monotonic() + MOST_S
+    while time.monotonic() < deadline_s:
+        for place, one in enumerate(job.said[since:], since):
+            if one["event"] == "iteration" and one["live_workers"] == live:
+                return place
+        time.sleep(0.005)
+    raise AssertionError(f"no iteration of {live} workers; last: {job.said[-3:]}")
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -444,7 +520,7 @@ def lost_by(rows: list[dict[str, Any]], way: str) -> dict[str, Any]:
         return {}
     lost, without, times = [], [], []
     for row in own:
-        regrouped_s = row["detected_s"] + sum((row["recovered"].get("parts") or {}).values())
+        regrouped_s = row["detected_s"] + row["recovered"]["after_s"].get("ready", 0.0)
         lost.append(row["iteration_s"] / row["rerouted_s"] - 1)
         without.append((row["iteration_s"] - regrouped_s) / row["rerouted_s"] - 1)
         times.append(row["kill_to_commit_s"] / row["rerouted_s"])
@@ -457,17 +533,19 @@ def lost_by(rows: list[dict[str, Any]], way: str) -> dict[str, Any]:
 def main() -> None:
     """Strike jobs of one case, and add what came of it to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=CASES, required=True)
+    parser.add_argument("--only", choices=[*CASES, FAILOVER], required=True)
     parser.add_argument("--cycles", type=int, default=CYCLES_A_JOB)
     parser.add_argument("--chart", help="draw what `moments` has lost here")
     parser.add_argument("-o", "--output", required=True)
     given = parser.parse_args()
+    torch.set_num_threads(1)
     there = Path(given.output)
     found = json.loads(there.read_text())["cases"] if there.is_file() else {}
     rows: list[dict[str, Any]] = found.get(given.only, {}).get("rows", [])
     while given.cycles > 0:
         # Another job now and then: a seed is good for one whole job, and what is there already tells how many were.
-        for row in tell(CASES[given.only], 1_000 * len(rows) + 1, min(given.cycles, CYCLES_A_JOB)):
+        tell_one = tell_failover if given.only == FAILOVER else partial(tell, CASES[given.only])
+        for row in tell_one(1_000 * len(rows) + 1, min(given.cycles, CYCLES_A_JOB)):
             rows.append(row)
             print(given.only, json.dumps(row), flush=True)
             found[given.only] = {**summary(rows), "rows": rows}

@@ -177,10 +177,16 @@ class LedJob:
     Args:
         folder: for the plan, the secret and the log.
         plan: what is executed.
+        asked: what is trained.
+
+    Attributes:
+        said: all that its coordinators have announced.
+        commits: (iteration, when, loss) of all that they have announced.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
-        self.folder, self.plan = folder, plan
+    def __init__(self, folder: Path, plan: Plan, asked: TrainingConfig | None = None) -> None:
+        self.folder, self.plan, self._asked = folder, plan, asked or training()
+        self.said: list[dict[str, Any]] = []
         self.commits: list[tuple[int, float, float | None]] = []
         (folder / "plan.json").write_bytes(canonical(plan))
         (folder / "secret").touch(0o600)
@@ -188,7 +194,12 @@ class LedJob:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.coordinators: list[subprocess.Popen[str]] = []
-        self.processes: list[Any] = []
+        self.workers: dict[str, Any] = {}
+
+    @property
+    def processes(self) -> list[Any]:
+        """Those of the workers."""
+        return list(self.workers.values())
 
     def coordinate(self, *options: str) -> None:
         """Start a coordinator, or a standby."""
@@ -210,10 +221,13 @@ class LedJob:
     def start_workers(self) -> None:
         """All of them."""
         for worker in self.plan.live_workers():
-            arguments = (canonical(self.plan), training(), worker.name, [self.address], SECRET_TEXT, 0)
-            process = forking().Process(target=work, args=arguments, daemon=True)
-            process.start()
-            self.processes.append(process)
+            self.start(worker.name)
+
+    def start(self, name: str) -> None:
+        """A worker, or its replacement."""
+        arguments = (canonical(self.plan), self._asked, name, [self.address], SECRET_TEXT, 0)
+        self.workers[name] = forking().Process(target=work, args=arguments, daemon=True)
+        self.workers[name].start()
 
     def wait_for_commit(self, number: int, timeout_s: float = 90.0) -> None:
         """Wait for so many commits."""
@@ -232,6 +246,7 @@ class LedJob:
         assert process.stdout is not None
         for line in process.stdout:
             said = json.loads(line)
+            self.said.append({**said, "at_s": time.perf_counter()})
             if said["event"] == "iteration":
                 self.commits.append((said["iteration"], time.perf_counter(), said["loss"]))
 

@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from .lifeline import LIFELINE, lifeline_if_any
 
 if TYPE_CHECKING:
     from .nursery import Forked, Nursery
@@ -33,10 +35,17 @@ class WorkerProcesses:
     Args:
         nursery: that forks them.
         keep: descriptors that they inherit, under the same numbers.
+        on_death: called, in a thread, with the name and the process number of a worker that is dead, where the system
+            tells it before all that the worker had open is closed (lifeline.py).
     """
 
-    def __init__(self, nursery: "Nursery", keep: Sequence[int] = ()) -> None:
-        self._nursery, self._keep = nursery, tuple(keep)
+    def __init__(
+        self,
+        nursery: "Nursery",
+        keep: Sequence[int] = (),
+        on_death: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._nursery, self._keep, self._on_death = nursery, tuple(keep), on_death
         self._processes: list[tuple[str, Forked]] = []
         self._leashes: list[int] = []  # the other ends of their standard inputs
 
@@ -63,12 +72,21 @@ class WorkerProcesses:
         variables = {**os.environ, **environment, LAUNCHED: "1"}
         end, leash = os.pipe()
         self._leashes.append(leash)
+        ends = [end]
         kept = {number: number for number in (1, 2, *self._keep) if _is_open(number)} | dict(files or {})
+        line = None if self._on_death is None else lifeline_if_any()
+        if line is not None:
+            ends.append(line.file)
+            kept[line.file] = line.file
+            variables[LIFELINE] = str(line.file)
         try:
             process = self._nursery.fork(program, arguments, variables, {0: end, **kept})
         finally:
-            os.close(end)
+            for one in ends:
+                os.close(one)
         self._processes.append((name, process))
+        if line is not None and self._on_death is not None:
+            line.watch(lambda: process.poll() is not None, partial(self._on_death, name, process.pid))
         return process
 
     def resume(self, name: str) -> None:

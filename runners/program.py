@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..schemas.orders import Operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
-from ..schemas.resumption import MessageKind, Rest, RestOperation
+from ..schemas.resumption import MessageKind, Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +236,28 @@ def _message(operation: Operation, worker: Worker, other: Worker) -> Message:
     return Message(kind, operation.pipeline, operation.microbatch, min(worker.stage, other.stage))
 
 
+def taken_by(operation: Operation, layers: Layers, total: int) -> Message | None:
+    """The message that an operation of some layers needs, its boundary for a link; None where there is none.
+
+    Args:
+        operation: which.
+        layers: [first, stop).
+        total: the layers of the model.
+    """
+    kind, pipeline, microbatch = operation
+    if kind == "F":
+        return Message("activation", pipeline, microbatch, layers[0]) if layers[0] > 0 else None
+    return Message("gradient", pipeline, microbatch, layers[1]) if kind != "W" and layers[1] < total else None
+
+
+def made_by(operation: Operation, layers: Layers, total: int) -> Message | None:
+    """The message that comes of an operation; arguments as of `taken_by`."""
+    kind, pipeline, microbatch = operation
+    if kind == "F":
+        return Message("activation", pipeline, microbatch, layers[1]) if layers[1] < total else None
+    return Message("gradient", pipeline, microbatch, layers[0]) if kind != "W" and layers[0] > 0 else None
+
+
 class _Boundaries:
     """Who gets which message from whom in what is left of an iteration, and the operations with their exchanges."""
 
@@ -260,7 +282,7 @@ class _Boundaries:
             yield Send(message, to, self._delay_s(message, number, to), is_kept=True)
         whole = self._plan.stage_of(self._workers[number]).layers
         for one in self._orders[number]:
-            taken, made = self._taken(one), self._made(one)
+            taken, made = taken_by(*one[:2], self._layers), made_by(*one[:2], self._layers)
             if taken is not None and (number, taken) in self._sources:
                 yield Receive(taken, self._sources[number, taken])
             yield Compute(one.operation, None if one.layers == whole else one.layers, one.accumulates)
@@ -270,7 +292,7 @@ class _Boundaries:
 
     def _match(self) -> None:
         """Find for each message that its taker neither has nor gets from a log who makes it."""
-        makers = {self._made(one): number for number, order in enumerate(self._orders) for one in order}
+        makers = {made_by(*one[:2], self._layers): number for number, order in enumerate(self._orders) for one in order}
         standings = {standing.worker: standing for standing in self._rest.standings}
         for number, order in enumerate(self._orders):
             standing = standings.get(self._rest.workers[number].worker)
@@ -280,7 +302,7 @@ class _Boundaries:
                 for microbatch in one.microbatches
             }
             for one in order:
-                message = self._taken(one)
+                message = taken_by(*one[:2], self._layers)
                 if message is None or (number, message) in self._sources:
                     continue
                 key = message.kind, message.link, self._offsets[message.pipeline] + message.microbatch
@@ -288,20 +310,6 @@ class _Boundaries:
                 if key not in own and maker != number:
                     self._sources[number, message] = maker
                     self._targets[maker, message] = number
-
-    def _taken(self, one: RestOperation) -> Message | None:
-        """The message that an operation needs; None where there is none."""
-        first, stop = one.layers
-        if one.kind == "F":
-            return Message("activation", *one.operation[1:], first) if first > 0 else None
-        return Message("gradient", *one.operation[1:], stop) if one.kind != "W" and stop < self._layers else None
-
-    def _made(self, one: RestOperation) -> Message | None:
-        """The message that comes of an operation; None where there is none."""
-        first, stop = one.layers
-        if one.kind == "F":
-            return Message("activation", *one.operation[1:], stop) if stop < self._layers else None
-        return Message("gradient", *one.operation[1:], first) if one.kind != "W" and first > 0 else None
 
     def _known(self, kind: MessageKind, microbatch: int, boundary: int) -> Message:
         """A message of a global micro-batch."""

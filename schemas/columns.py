@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from .errors import InvalidInputError
-from .orders import KINDS, parse_operation, print_operation
+from .orders import KINDS, Operation, parse_operation, print_operation
 from .plan import Layers
 from .quantities import print_time
 from .timeline import Event, Span, Timeline, WorkerMemory
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 WORKER = re.compile(r"([0-9]+)/([0-9]+)")
+# What a token of the rest of an iteration has behind that of a plan (schemas/resumption.py): `:4-6`, `~`, or both.
+_SUFFIX = re.compile(r"(?::[0-9]+-[0-9]+)?~?$")
 
 
 @cache
@@ -57,6 +59,9 @@ class TimelineColumns:
         model, schedule: what the plan says of them; None where nobody knows.
         layers: [first, stop) of the layers that each worker holds, where the plan says them.
         is_cut: whether 0 is where a part was cut out, and not the first span's start.
+        suffixes: what stands behind the tokens of operations of some layers only (`:4-6`), or which were run again for
+            a message alone (`~`); the first one is empty.
+        suffix: each span's place in `suffixes`; None: all have none.
     """
 
     source: Literal["simulated", "measured"]
@@ -77,6 +82,8 @@ class TimelineColumns:
     schedule: str | None = None
     layers: Mapping[str, Layers] = field(default_factory=dict)
     is_cut: bool = False
+    suffixes: tuple[str, ...] = ("",)
+    suffix: "Ints | None" = None
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -103,6 +110,13 @@ class TimelineColumns:
         return found
 
     @cached_property
+    def is_again(self) -> "Flags":
+        """Whether each span was run again for its message alone, and added nothing to the gradients."""
+        if self.suffix is None:
+            return np.zeros(len(self), dtype=bool)
+        return np.array([suffix.endswith("~") for suffix in self.suffixes])[self.suffix]
+
+    @cached_property
     def first_start_s(self) -> float:
         """What is 0 in pictures: the first span's start, or where the part was cut out."""
         return 0.0 if self.is_cut else float(self.start_s.min(initial=np.inf)) if len(self) else 0.0
@@ -113,11 +127,16 @@ class TimelineColumns:
         if kind >= len(KINDS):
             return self.others[kind - len(KINDS)]
         own = int(self.places[self.worker[row], 0])
-        return _token(kind, int(self.pipeline[row]), int(self.microbatch[row]), own)
+        return _token(kind, int(self.pipeline[row]), int(self.microbatch[row]), own) + self.suffix_of(row)
+
+    def suffix_of(self, row: int) -> str:
+        """What stands behind the token of the n-th span."""
+        return "" if self.suffix is None else self.suffixes[self.suffix[row]]
 
     def taken(self, rows: "Flags | Ints", shift_s: float = 0.0) -> "TimelineColumns":
         """Only some of the spans, each `shift_s` earlier."""
         part = {name: getattr(self, name)[rows] for name in ("worker", "kind", "pipeline", "microbatch", "iteration")}
+        part |= {} if self.suffix is None else {"suffix": self.suffix[rows]}
         start_s, end_s = self.start_s[rows], self.end_s[rows]
         if shift_s:
             start_s, end_s = start_s - shift_s, end_s - shift_s
@@ -147,31 +166,45 @@ def columns_of(timeline: Timeline | TimelineColumns) -> TimelineColumns:
         return timeline
     names: dict[str, int] = {}
     others: dict[str, int] = {}
-    known: dict[tuple[str, str], tuple[int, int, int, int]] = {}
+    suffixes: dict[str, int] = {"": 0}
+    known: dict[tuple[str, str], tuple[int, int, int, int, int]] = {}
     rows = []
     for span in timeline.spans:
         key = span.worker, span.op
         if key not in known:
-            known[key] = _read(span, names, others)
+            known[key] = _read(span, names, others, suffixes)
         rows.append((*known[key], span.iteration))
-    worker, kind, pipeline, microbatch, iteration = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    worker, kind, pipeline, microbatch, suffix, iteration = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     return TimelineColumns(
         timeline.source, tuple(names), tuple(others), worker, kind, pipeline, microbatch,
         np.array([span.start_s for span in timeline.spans], dtype=np.float64),
         np.array([span.end_s for span in timeline.spans], dtype=np.float64),
         iteration, timeline.workers, timeline.events, timeline.plan, timeline.paced,
+        suffixes=tuple(suffixes), suffix=suffix if len(suffixes) > 1 else None,
     )  # fmt: skip
 
 
-def _read(span: Span, names: dict[str, int], others: dict[str, int]) -> tuple[int, int, int, int]:
-    """Worker, kind, pipeline and micro-batch of a span, as numbers."""
+def _read(
+    span: Span, names: dict[str, int], others: dict[str, int], suffixes: dict[str, int]
+) -> tuple[int, int, int, int, int]:
+    """Worker, kind, pipeline, micro-batch and suffix of a span, as numbers."""
     worker = names.setdefault(span.worker, len(names))
     own = worker_place(span.worker)[0]
     try:
-        kind, pipeline, microbatch = parse_operation(span.op, own)
+        (kind, pipeline, microbatch), suffix = parse_span(span.op, own)
     except InvalidInputError:
-        return worker, len(KINDS) + others.setdefault(span.op, len(others)), own, 0
-    return worker, KINDS.index(kind), pipeline, microbatch
+        return worker, len(KINDS) + others.setdefault(span.op, len(others)), own, 0, 0
+    return worker, KINDS.index(kind), pipeline, microbatch, suffixes.setdefault(suffix, len(suffixes))
+
+
+def parse_span(op: str, pipeline: int) -> tuple[Operation, str]:
+    """What a span of a worker in `pipeline` does: an operation, and what stands behind its token (`suffixes`).
+
+    Raises:
+        InvalidInputError: it is an all-reduce, a step, or whatever else was recorded.
+    """
+    token = _SUFFIX.sub("", op)
+    return parse_operation(token, pipeline), op[len(token) :]
 
 
 def timeline_from(columns: TimelineColumns) -> Timeline:

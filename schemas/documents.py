@@ -307,12 +307,13 @@ def document_kinds() -> "dict[str, type[Document]]":
     from .plan import Plan
     from .profile import Profile
     from .replay import ReplayReport
+    from .resumption import Resumption
     from .templates import Templates
     from .timeline import Report, Timeline
     from .trace import Trace
 
     kinds: list[type[Document]] = [
-        Atlas, Checkpoint, Detection, Plan, Profile, ReplayReport, Report, Templates, Timeline, Trace,
+        Atlas, Checkpoint, Detection, Plan, Profile, ReplayReport, Report, Resumption, Templates, Timeline, Trace,
     ]  # fmt: skip
     return {kind.FORMAT.removeprefix("rtk."): kind for kind in kinds}
 

@@ -52,6 +52,11 @@ KINDS = {
     ),
     "rtk.report": Kind("a report of a simulation", "rtk simulate PLAN --json", ()),
     "rtk.replay": Kind("a report of a replay", "rtk replay --profile PROFILE --trace TRACE", ("rtk viz FILE",)),
+    "rtk.resumption": Kind(
+        "a resumption",
+        "rtk simulate PLAN --inject faults.jsonl --resumption r.json",
+        ("rtk explain FILE", "rtk viz FILE", "rtk verify FILE", "rtk simulate FILE"),
+    ),
     "rtk.detection": Kind("a list of findings", "rtk detect LOG --json", ()),
     "rtk.atlas": Kind(
         "an atlas", "rtk plan slipstream PROFILE --max-failures 2 -o atlas", ("rtk plan slipstream --from FOLDER",)

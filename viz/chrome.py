@@ -83,16 +83,18 @@ def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
     pid_of = [pids.get(name, 0) for name in shown.names]  # 0: has no spans
     own_of = [worker_place(name)[0] for name in shown.names]
     for part in np.array_split(np.arange(len(shown)), len(shown) // PIECE + 1):
-        fields = (shown.worker, shown.kind, shown.pipeline, shown.microbatch, shown.iteration)
+        suffix = np.zeros(len(shown), dtype=np.int64) if shown.suffix is None else shown.suffix
+        fields = (shown.worker, shown.kind, shown.pipeline, shown.microbatch, shown.iteration, suffix)
         times_us = (shown.start_s[part] * 1e6).tolist(), ((shown.end_s[part] - shown.start_s[part]) * 1e6).tolist()
         rows = zip(*(one[part].tolist() for one in fields), *times_us, strict=True)
-        for worker, kind, pipeline, microbatch, iteration, start_us, takes_us in rows:
+        for worker, kind, pipeline, microbatch, iteration, suffix_place, start_us, takes_us in rows:
             tid = COMPUTE
             if kind < len(KINDS):
                 letter = KINDS[kind]
                 cat = LOOKS[letter].words
                 rerouted = pipeline != own_of[worker]
-                name = f'"{letter}{pipeline}.{microbatch}"' if rerouted else f'"{letter}{microbatch}"'
+                number = f"{pipeline}.{microbatch}" if rerouted else str(microbatch)
+                name = f'"{letter}{number}{shown.suffixes[suffix_place]}"'
                 said = f',"microbatch":"{pipeline}.{microbatch}","rerouted":{"true" if rerouted else "false"}'
             else:
                 op, said = shown.others[kind - len(KINDS)], ""

@@ -103,15 +103,44 @@ def _without_place(
 
 
 def lost_of(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Whether each span was done in vain: an epoch broke its iteration off, which was executed again."""
+    """Whether each span was done in vain: an epoch broke its iteration off, and it was executed again.
+
+    Where the iteration was gone on with, all other spans of it count.
+    """
     lost = np.zeros(len(columns), dtype=bool)
     # Steps may follow the commit with which an epoch ends.
     computed_s, iterations = columns.start_s[columns.is_computed], columns.iteration[columns.is_computed]
+    resumed_s = resumed_at_s(columns)
     for event in columns.events:
         later = iterations[computed_s >= event.time_s] if event.kind == "epoch" else iterations[:0]
         if len(later):
-            lost |= (columns.start_s < event.time_s) & (columns.iteration >= later.min())
+            broken_off = (columns.start_s < event.time_s) & (columns.iteration >= later.min())
+            lost |= broken_off & _done_again(columns, event.time_s) if event.time_s in resumed_s else broken_off
     return lost
+
+
+def resumed_at_s(columns: TimelineColumns) -> frozenset[float]:
+    """The times of epochs that went on in the midst of an iteration, in s."""
+    epochs_s = sorted(event.time_s for event in columns.events if event.kind == "epoch")
+    told_s = (event.time_s for event in columns.events if event.kind == "resume")
+    return frozenset(epochs_s[number - 1] for number in np.searchsorted(epochs_s, list(told_s), side="right") if number)
+
+
+def _done_again(columns: TimelineColumns, epoch_s: float) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Whether each span's micro-batch was begun again at its stage after an epoch; a sum or a step, at its worker.
+
+    What was run again for a message alone leaves what was there as it is.
+    """
+    stage = columns.places[columns.worker, 1]
+    cell = np.where(columns.is_computed, columns.pipeline, -1 - columns.worker)
+    what = np.where(columns.is_computed, columns.microbatch, columns.kind)
+    _, key = np.unique(np.stack((columns.iteration, cell, what, stage), axis=1), axis=0, return_inverse=True)
+    key = key.reshape(-1)
+    begins = (columns.kind == 0) | ~columns.is_computed
+    again: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isin(
+        key, key[(columns.start_s >= epoch_s) & begins & ~columns.is_again]
+    )
+    return again
 
 
 def memory_curves(timeline: Drawable) -> dict[str, Points]:
@@ -123,7 +152,8 @@ def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
     """The activation memory of each worker as steps, one worker after the other.
 
     F adds activation_bytes when it starts; I leaves weight_stash_bytes when it ends; W or B frees the rest when it
-    ends. A new epoch drops what was under way.
+    ends. A new epoch drops what was under way; if it goes on in the midst of an iteration, what is not gone on with.
+    What is run again for its message alone is freed at its end, by its I if that follows.
 
     Args:
         columns: its `workers` say the sizes; a worker without sizes gets no curve.
@@ -133,12 +163,13 @@ def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
         each was true for a moment, so the largest value of all is the worker's peak.
     """
     numbers = {name: number for number, name in enumerate(columns.names)}
+    lost = lost_of(columns) if any(event.kind == "resume" for event in columns.events) else np.zeros(len(columns), bool)
     order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
     rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
     for memory in columns.workers:
         if memory.activation_bytes > 0:
             own = rows[numbers[memory.worker]] if memory.worker in numbers else order[:0]
-            yield memory.worker, _steps(columns, own, memory)
+            yield memory.worker, _steps(columns, own, memory, lost)
 
 
 def peak_bytes(points: Points) -> float:
@@ -146,28 +177,43 @@ def peak_bytes(points: Points) -> float:
     return max((size for _, size in points), default=0.0)
 
 
-def _steps(columns: TimelineColumns, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", sizes: WorkerMemory) -> Points:
+def _steps(
+    columns: TimelineColumns,
+    rows: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+    sizes: WorkerMemory,
+    lost: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+) -> Points:
     # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
-    whole: set[tuple[int, int, int]] = set()
-    stashed: set[tuple[int, int, int]] = set()
-    own = columns.taken(rows[columns.is_computed[rows]])
+    whole: set[tuple[int, int, int, bool]] = set()
+    stashed: set[tuple[int, int, int, bool]] = set()
+    rows = rows[columns.is_computed[rows]]
+    own = columns.taken(rows)
     # F changes it at its start, the others at their end; a new epoch drops whatever was under way.
     times_s = np.where(own.kind == 0, own.start_s, own.end_s).tolist()
-    microbatches = zip(own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), strict=True)
-    changes = [(event.time_s, "drop", (-1, -1, -1)) for event in columns.events if event.kind == "epoch"]
+    microbatches = list(
+        zip(own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), strict=True)
+    )
+    in_vain = {one for one, is_lost in zip(microbatches, lost[rows].tolist(), strict=True) if is_lost}
+    resumed_s = resumed_at_s(columns)
+    nobody = -1, -1, -1, False
+    changes = [(event.time_s, "drop", nobody) for event in columns.events if event.kind == "epoch"]
     changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
+    followed = {one for one, kind in zip(microbatches, own.kind.tolist(), strict=True) if kind}
+    alone = [n for n, one in enumerate(microbatches) if one[3] and one not in followed]
+    changes += ((float(own.end_s[n]), "free", microbatches[n]) for n in alone)
     points = []
     # Stable: of an end and a start at one time the earlier span's end stays first.
     for time_s, kind, microbatch in sorted(changes, key=lambda change: change[0]):
         if kind == "drop":
-            whole.clear()
-            stashed.clear()
+            gone = in_vain if time_s in resumed_s else whole | stashed
+            whole -= gone
+            stashed -= gone
         was_whole = microbatch in whole
         whole.discard(microbatch)
         stashed.discard(microbatch)
         if kind == "F":
             whole.add(microbatch)
-        elif kind == "I" and was_whole:
+        elif kind == "I" and was_whole and not microbatch[3]:
             stashed.add(microbatch)
         points.append((time_s, len(whole) * sizes.activation_bytes + len(stashed) * sizes.weight_stash_bytes))
     return tuple(points)

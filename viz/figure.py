@@ -13,6 +13,8 @@ from .facts import Labelled, Mark
 from .gantt import GUIDE
 from .scene import Bar, Curve, Row, Scene, lay_out, operation_of, print_peaks
 from .style import (
+    AGAIN_FRAME,
+    AGAIN_GROUND,
     ALARM,
     FAINT,
     FONTS,
@@ -130,6 +132,12 @@ def _bars(scene: Scene, kind: str) -> BarTrace:
     }
     if any(bar.lost for bar in bars):
         marker["opacity"] = [LOST_OPACITY if bar.lost else 1 for bar in bars]
+    if any(bar.again for bar in bars):
+        marker["color"] = [AGAIN_GROUND if bar.again else look.colour for bar in bars]
+        marker["line"] = {
+            "color": [look.colour if bar.again else "white" for bar in bars],
+            "width": [AGAIN_FRAME if bar.again else 1 for bar in bars],
+        }
     if any(bar.rerouted for bar in bars):
         marker["pattern"] = {**_HATCH, "shape": ["/" if bar.rerouted else "" for bar in bars]}
     return BarTrace(
@@ -163,6 +171,8 @@ def _hover(bar: Bar) -> list[str]:
         words += f" of micro-batch {operation.pipeline}.{operation.microbatch}" + (
             ", re-routed" if bar.rerouted else ""
         )
+    if bar.again:
+        words += ", again: for its message alone"
     pipeline, stage = worker_place(span.worker)
     return [
         span.op,

@@ -25,8 +25,9 @@ GUIDE = (
      "own worker."),
     ("Memory", "what the worker holds for micro-batches between their forward and their backward; the dashed line is "
      "its limit."),
-    ("Pale", "done in vain: a worker failed before the iteration was committed, and the others did it again. Where a "
-     "row is reddish, the worker is not there."),
+    ("Pale", "done in vain: a worker failed before the iteration was committed, and this was done again. What is not "
+     "pale then was kept. Where a row is reddish, the worker is not there."),
+    ("Framed", "run again for its message alone, which had been lost: its gradients are not summed again."),
     ("Mouse", "point at a bar for its times. Drag to zoom, double-click to see all. Ctrl and the wheel zoom, and so "
      "does the wheel over the time axis; Shift and the wheel, or dragging the axis, move in time. Click the legend to "
      "hide a kind."),

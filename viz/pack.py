@@ -5,12 +5,14 @@ columns of all spans one after the other. Columns of numbers are split in four p
 several times as well as the numbers themselves. Rows stand in the header's order, each with its spans by start:
 
     kind        1 byte: the place in the header's `kinds`
-    flags       1 byte: REROUTED, LOST
+    flags       1 byte: REROUTED, LOST, AGAIN, PART
     microbatch  4 planes: the difference from the one before of this kind in the row
     gap         4 planes: from the end of the span before in the row to its start, in ticks; it may be negative
     takes       4 planes: from start to end, in ticks
     iteration   4 planes: the difference from the span before in the row
     pipeline    4 planes, of the re-routed spans only: that of the micro-batch
+    suffix      4 planes, of the spans with PART only: the place in the header's `suffixes` of what stands behind the
+                token, such as `:4-6` for some layers only
 
 A tick is the header's `tick_s`. Pipelines that are alike, all their times included, stand there once.
 """
@@ -28,7 +30,7 @@ import numpy as np
 from ..schemas.columns import TimelineColumns, worker_place
 from ..schemas.orders import KINDS
 from ..schemas.quantities import print_time
-from .facts import LabelledColumns, absences, lost_of, marks_of
+from .facts import LabelledColumns, absences, lost_of, marks_of, resumed_at_s
 from .scene import Gap, Row, rows_of
 from .style import LOOKS, legend_of
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-REROUTED, LOST = 1, 2
+REROUTED, LOST, AGAIN, PART = 1, 2, 4, 8
 MOST_TICKS = 2_000_000_000  # so that a time has 32 bits
 LEVEL = 7
 
@@ -77,6 +79,7 @@ def pack(timelines: Sequence[LabelledColumns]) -> bytes:
         "end_s": end_s,
         "spans": sum(len(track.spans) for track in tracks),
         "labels": [label for label, _ in drawn],
+        "suffixes": _suffixes(parts),
         "kinds": [_look(name) for name in (*KINDS, *names)],
         "groups": [{"pipelines": pipelines, "rows": [track.said for track in own]} for pipelines, own in groups],
         "marks": [{"time_s": mark.time_s, "event": mark.is_event, "words": list(mark.said), "short": mark.short}
@@ -106,8 +109,8 @@ def _kinds(columns: TimelineColumns, names: list[str]) -> "Ints":
 
 
 def _flags(columns: TimelineColumns) -> "Ints":
-    flags: Ints = REROUTED * columns.is_rerouted + LOST * lost_of(columns)
-    return flags
+    flags: Ints = REROUTED * columns.is_rerouted + LOST * lost_of(columns) + AGAIN * columns.is_again
+    return flags if columns.suffix is None else flags + PART * (columns.suffix > 0)
 
 
 def _tracks(drawn: Sequence[LabelledColumns]) -> Iterator[_Track]:
@@ -133,7 +136,8 @@ def _tracks(drawn: Sequence[LabelledColumns]) -> Iterator[_Track]:
         gaps = [Gap(row, one.start_s, one.end_s, one.words) for one in gone[row.timeline].get(row.worker, ())]
         if gaps:
             said["gaps"] = [[gap.start_s, gap.end_s, gap.words, gap.tip] for gap in gaps]
-        drops = [event.time_s for event in columns.events if event.kind == "epoch"]
+        resumed_s = resumed_at_s(columns)
+        drops = [[event.time_s, event.time_s in resumed_s] for event in columns.events if event.kind == "epoch"]
         yield _Track(row, spans, said | ({"drops": drops} if drops and "memory" in said else {}))
 
 
@@ -157,8 +161,9 @@ def _groups(parts: list[_PackedTimeline], tracks: list[_Track]) -> list[tuple[li
             mark.update(json.dumps(track.said).encode())
             columns, spans = part.columns, track.spans
             owner = np.where(part.flags[spans] & REROUTED, columns.pipeline[spans], -1)
+            suffix = spans[:0] if columns.suffix is None else columns.suffix[spans]
             for column in (part.kind[spans], part.flags[spans], columns.microbatch[spans], columns.iteration[spans],
-                           columns.start_s[spans], columns.end_s[spans], owner):  # fmt: skip
+                           columns.start_s[spans], columns.end_s[spans], owner, suffix):  # fmt: skip
                 mark.update(column.tobytes())
         alike.setdefault(mark.digest(), ([], own))[0].append(pipeline)
     return list(alike.values())
@@ -188,6 +193,22 @@ def _planes(parts: list[_PackedTimeline], tracks: list[_Track], tick_s: float) -
     yield _split(end - start)
     yield _split(_differences(joined("iteration"), row))
     yield _split(joined("pipeline")[flags & REROUTED > 0])
+    if (flags & PART).any():
+        place = {suffix: number for number, suffix in enumerate(_suffixes(parts))}
+        own = [_suffix_of(parts[track.row.timeline].columns, track.spans, place) for track in tracks]
+        yield _split(np.concatenate(own)[flags & PART > 0])
+
+
+def _suffix_of(columns: TimelineColumns, spans: "Ints", place: dict[str, int]) -> "Ints":
+    """The suffixes of some spans as places among those of all timelines."""
+    if columns.suffix is None:
+        return np.zeros(len(spans), dtype=np.int64)
+    found: Ints = np.array([place[suffix] for suffix in columns.suffixes])[columns.suffix[spans]]
+    return found
+
+
+def _suffixes(parts: list[_PackedTimeline]) -> list[str]:
+    return list(dict.fromkeys(suffix for part in parts for suffix in part.columns.suffixes))
 
 
 def _differences(values: "Ints", group: "Ints") -> "Ints":

@@ -6,9 +6,9 @@ window.rtk.ready = (async () => {
   const view = element("view"), canvas = element("canvas"), spacer = element("spacer"), tip = element("tip");
   const pen = canvas.getContext("2d");
   const data = await unpack(element("data").textContent.trim());
-  const { head, tracks, kind, flags, microbatch, pipeline, iteration, start, end, latest } = data;
+  const { head, tracks, kind, flags, microbatch, pipeline, suffix, iteration, start, end, latest } = data;
   const tick = head.tick_s, kinds = head.kinds, several = head.labels.length > 1;
-  const REROUTED = 1, LOST = 2, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
+  const REROUTED = 1, LOST = 2, AGAIN = 4, PART = 8, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
   const AXIS = 30, MARK_LINE = 15, MARK_LINES = 3, BAND = 34, HEAD = 22, SNAP = 3, PAD = 10;
   const fullEnd = head.end_s || 1;
   const state = {
@@ -38,12 +38,17 @@ window.rtk.ready = (async () => {
     };
     const kind = column(), flags = column();
     const microbatch = numbers(n), start = numbers(n), end = numbers(n), iteration = numbers(n);
-    let rerouted = 0;
-    for (let i = 0; i < n; i++) rerouted += flags[i] & 1;
-    const owners = numbers(rerouted), pipeline = new Map();
+    const flagged = (flag) => {
+      const found = [];
+      for (let i = 0; i < n; i++) if (flags[i] & flag) found.push(i);
+      return found;
+    };
+    const rerouted = flagged(1), owners = numbers(rerouted.length), parts = flagged(8), suffixes = numbers(parts.length);
+    const pipeline = new Map(rerouted.map((i, at) => [i, owners[at]]));
+    const suffix = new Map(parts.map((i, at) => [i, head.suffixes[suffixes[at]]]));
     const latest = new Int32Array(n);  // the last end of all spans of the row up to this one
     const tracks = [];
-    let i = 0, taken = 0;
+    let i = 0;
     for (const group of head.groups) {
       for (const row of group.rows) {
         const track = { first: i, stop: i + row.spans, row, group };
@@ -55,13 +60,12 @@ window.rtk.ready = (async () => {
           before = end[i] += start[i];
           iteration[i] = number += iteration[i];
           latest[i] = most = Math.max(most, before);
-          if (flags[i] & 1) pipeline.set(i, owners[taken++]);
         }
         row.track = tracks.length;
         tracks.push(track);
       }
     }
-    return { head, tracks, kind, flags, microbatch, pipeline, iteration, start, end, latest };
+    return { head, tracks, kind, flags, microbatch, pipeline, suffix, iteration, start, end, latest };
   }
 
   // ---- words
@@ -99,13 +103,15 @@ window.rtk.ready = (async () => {
   const ownerOf = (i, own) => (flags[i] & REROUTED ? pipeline.get(i) : own);
   function labelOf(i) {
     if (!isComputed(i)) return "";
-    return flags[i] & REROUTED ? `${pipeline.get(i)}.${microbatch[i]}` : String(microbatch[i]);
+    const part = (suffix.get(i) || "").replace("~", "");
+    return (flags[i] & REROUTED ? `${pipeline.get(i)}.${microbatch[i]}` : String(microbatch[i])) + part;
   }
-  const opOf = (i) => (isComputed(i) ? kinds[kind[i]].name + labelOf(i) : kinds[kind[i]].name);
+  const opOf = (i) => (isComputed(i) ? kinds[kind[i]].name + labelOf(i) + (flags[i] & AGAIN ? "~" : "") : kinds[kind[i]].name);
   function tipOf(item, i) {
     let words = kinds[kind[i]].words;
     if (isComputed(i)) words += ` of micro-batch ${ownerOf(i, item.pipeline)}.${microbatch[i]}`;
     if (flags[i] & REROUTED) words += ", re-routed";
+    if (flags[i] & AGAIN) words += ", again: for its message alone";
     const layers = item.row.layers;
     return [
       `${opOf(i)}  ${words}`,
@@ -438,6 +444,11 @@ window.rtk.ready = (async () => {
       if (wanted !== colour) pen.fillStyle = theme.css[(colour = wanted)];
       const length = b - a;
       pen.fillRect(a, up, length > 3 ? length - 0.6 : Math.max(length, 0.7), high);
+      if (flags[i] & AGAIN && length > 6) {
+        pen.fillStyle = theme.ground;
+        pen.fillRect(a + 2, up + 2, length - 4.6, high - 4);
+        colour = -1;
+      }
       if (flags[i] & REROUTED && length > 2) {
         pen.fillStyle = theme.hatch;
         pen.fillRect(a, up, length - 0.6, high);
@@ -447,9 +458,9 @@ window.rtk.ready = (async () => {
     }
     pen.font = `11px ${FONT}`;
     pen.textAlign = "center";
-    pen.fillStyle = state.query ? theme.faint : "#1f2430";
     for (let n = 0; n < words.length; n += 3) {
       const label = labelOf(words[n]), length = words[n + 2];
+      pen.fillStyle = state.query ? theme.faint : flags[words[n]] & AGAIN ? theme.ink : "#1f2430";
       if (length > label.length * 6.4 + 3) pen.fillText(label, words[n + 1] + length / 2, y + item.height / 2 + 0.5);
     }
   }
@@ -530,19 +541,33 @@ window.rtk.ready = (async () => {
   function curveOf(track) {
     if (track.curve) return track.curve;
     const [activation, stash] = track.row.memory, changes = [];
-    for (const time of track.row.drops || []) changes.push([time / tick, -1, -1]);
+    for (const [time, resumed] of track.row.drops || []) changes.push([time / tick, resumed ? 1 : 0, -1]);
+    const keyOf = (i) => {
+      const own = iteration[i] * 2 ** 31 + microbatch[i];
+      const key = flags[i] & REROUTED ? `${pipeline.get(i)} ${own}` : own;
+      return flags[i] & AGAIN ? `${key}~` : key;
+    };
+    const inVain = new Set(), followed = new Set();
+    for (let i = track.first; i < track.stop; i++) {
+      if (flags[i] & LOST) inVain.add(keyOf(i));
+      if (isComputed(i) && kind[i]) followed.add(keyOf(i));
+    }
     for (let i = track.first; i < track.stop; i++) if (isComputed(i)) changes.push([kind[i] === 0 ? start[i] : end[i], i, kind[i]]);
+    // What was run again for its message alone is freed at its end, where no I follows.
+    for (let i = track.first; i < track.stop; i++) if (flags[i] & AGAIN && !followed.has(keyOf(i))) changes.push([end[i], i, 3]);
     changes.sort((a, b) => a[0] - b[0]);
     const whole = new Set(), stashed = new Set(), times = [0], sizes = [0];
     let peak = 0;
     for (const [time, i, what] of changes) {
-      if (what < 0) whole.clear(), stashed.clear();
-      else {
-        const own = iteration[i] * 2 ** 31 + microbatch[i], key = flags[i] & REROUTED ? `${pipeline.get(i)} ${own}` : own;
+      if (what < 0) {
+        // An epoch that goes on in the midst of an iteration drops what is not gone on with.
+        for (const one of i ? inVain : [...whole, ...stashed]) whole.delete(one), stashed.delete(one);
+      } else {
+        const key = keyOf(i);
         const was = whole.delete(key);
         stashed.delete(key);
         if (what === 0) whole.add(key);
-        else if (what === 1 && was) stashed.add(key);
+        else if (what === 1 && was && !(flags[i] & AGAIN)) stashed.add(key);
       }
       const size = whole.size * activation + stashed.size * stash;
       peak = Math.max(peak, size);
@@ -850,7 +875,8 @@ window.rtk.ready = (async () => {
     let any = 0;
     for (const flag of flags) any |= flag;
     if (any & REROUTED) says("repeating-linear-gradient(135deg, #1f2430 0 1px, #cfd4dc 1px 4px)", "k.j: micro-batch j re-routed from pipeline k");
-    if (any & LOST) says("#c4e5f7", "pale: in vain, the iteration was done again");
+    if (any & LOST) says("#c4e5f7", "pale: in vain, it was done again");
+    if (any & AGAIN) says("linear-gradient(var(--ground), var(--ground)) content-box, #6b7280", "framed: run again for its message alone");
     if (tracks.some((track) => track.row.gaps)) says("var(--gone)", "worker not there");
     if (several && tracks.some((track) => track.row.memory)) head.labels.forEach((label, n) => says(`var(--curve${["", "2", "3"][Math.min(n, 2)]})`, `memory, ${label}`));
     const on = (id, does) => element(id).addEventListener("click", does);

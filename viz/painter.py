@@ -17,7 +17,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..schemas.quantities import TimeUnit, print_number, ticks
-from .style import FAINT, FONT, FONTS, GRID, INK, WORDS, DrawnBox, measured, plain, shortened, wrapped
+from .style import AGAIN_GROUND, FAINT, FONT, FONTS, GRID, INK, WORDS, DrawnBox, measured, plain, shortened, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -330,7 +330,7 @@ class Sheet:
             each = 12 / len(colours)
             for place, colour in enumerate(colours):
                 start = x + place * each
-                edge = FAINT if is_hatched else None
+                edge = FAINT if is_hatched or colour == AGAIN_GROUND else None
                 boxes.append(
                     DrawnBox(start, start + each, self.y - 9, self.y + 2, colour, hatched=is_hatched, edge=edge,
                         edge_width=0.6)

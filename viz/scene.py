@@ -12,9 +12,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ..schemas.columns import TimelineColumns, columns_of, timeline_from, worker_place
+from ..schemas.columns import TimelineColumns, columns_of, parse_span, timeline_from, worker_place
 from ..schemas.errors import InvalidInputError
-from ..schemas.orders import Operation, parse_operation
+from ..schemas.orders import Operation
 from ..schemas.quantities import TimeUnit, print_bytes, print_time, time_unit
 from ..schemas.timeline import Span
 from .facts import (
@@ -45,7 +45,7 @@ def operation_of(worker: str, op: str) -> Operation | None:
     if op in LOOKS:
         return None
     try:
-        return parse_operation(op, worker_place(worker)[0])
+        return parse_span(op, worker_place(worker)[0])[0]
     except InvalidInputError:
         return None
 
@@ -66,7 +66,7 @@ def is_rerouted(span: Span) -> bool:
 
 def label_of(span: Span) -> str:
     """What stands in the bar: the micro-batch's number, with its pipeline where it was re-routed; else nothing."""
-    return "" if operation_of(span.worker, span.op) is None else span.op[1:]
+    return "" if operation_of(span.worker, span.op) is None else span.op[1:].rstrip("~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One span in its row; `label` is the micro-batch's number; one that is `lost` was done again later."""
+    """One span in its row; `label` is the micro-batch's number.
+
+    One that is `lost` was done again later; one that is run `again` is so for its message alone.
+    """
 
     row: Row
     span: Span
@@ -95,6 +98,7 @@ class Bar:
     label: str
     rerouted: bool
     lost: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +286,12 @@ def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...]) -> tuple[
             label_of(span),
             is_rerouted(span),
             lost,
+            again,
         )
         for index, (_, columns) in enumerate(timelines)
-        for span, lost in zip(timeline_from(columns).spans, lost_of(columns).tolist(), strict=True)
+        for span, lost, again in zip(
+            timeline_from(columns).spans, lost_of(columns).tolist(), columns.is_again.tolist(), strict=True
+        )
     )
 
 

@@ -14,6 +14,10 @@ ALARM = "#B3261E"
 GONE = "#F8E4E2"  # where a worker is not there
 LOST_OPACITY = 0.35  # of what was done in vain
 PALE = "#C4E5F7"  # a forward of that opacity
+PALE_WORDS = "pale: in vain, it was done again"
+# What was run again for its message alone has a frame of its colour, and the page's ground in it.
+AGAIN_GROUND, AGAIN_FRAME = "#FFFFFF", 2.0
+AGAIN_WORDS = "framed: run again for its message alone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ def terminal_gantt(timeline: Drawable, width: int, label: str = "") -> Text:
         (bool(scene.gaps), "empty: the worker is not there"),
         (any(bar.rerouted for bar in scene.bars),
          "F1.3: forward of micro-batch 3 re-routed from pipeline 1; f where that does not fit"),
+        (any(bar.again for bar in scene.bars), "F2~: run again for its message alone"),
         (hidden > 0, f"{hidden} operations are shorter than a column and not shown"),
         (bool(scene.title), scene.title.strip()),
     )  # fmt: skip
@@ -97,6 +98,8 @@ def _drawn(bar: Bar, length: int) -> list[Cell]:
     if len(words) > length:
         words = (letter.lower() if bar.rerouted else letter)[:length]
     mark = "bold underline " if bar.rerouted else ""
+    if bar.again:
+        words = f"{words}~"[:length]
     named = [(character, f"{mark}{INK} on {look.colour}") for character in words]
     # Where there are colours the filling line has that of its ground, and is not seen.
     return named + [(look.fill, f"{look.colour} on {look.colour}")] * (length - len(words))

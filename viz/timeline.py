@@ -10,6 +10,9 @@ from .facts import Labelled
 from .painter import LINE, PAD, WIDTH, Picture, Sheet, painting, time_axis
 from .scene import Bar, Scene, lay_out, print_peaks, with_room
 from .style import (
+    AGAIN_FRAME,
+    AGAIN_GROUND,
+    AGAIN_WORDS,
     ALARM,
     FAINT,
     GONE,
@@ -18,6 +21,7 @@ from .style import (
     LOOKS,
     LOST_OPACITY,
     PALE,
+    PALE_WORDS,
     DrawnBox,
     curve_colour,
     legend_of,
@@ -68,7 +72,9 @@ def timelines_picture(timelines: Sequence[Labelled], title: str) -> Picture:
     if any(bar.rerouted for bar in scene.bars):
         entries.append((("white",), "k.j: micro-batch j re-routed from pipeline k", True))
     if any(bar.lost for bar in scene.bars):
-        entries.append(((PALE,), "pale: in vain, the iteration was done again", False))
+        entries.append(((PALE,), PALE_WORDS, False))
+    if any(bar.again for bar in scene.bars):
+        entries.append(((AGAIN_GROUND,), AGAIN_WORDS, False))
     if scene.gaps:
         entries.append(((GONE,), "worker not there", False))
     if scene.curves and len(scene.labels) > 1:
@@ -128,11 +134,13 @@ def _box(bar: Bar) -> DrawnBox:
     tip = (
         f"{span.op} ({look.words}), worker {span.worker}, iteration {span.iteration}: {print_time(span.start_s)} to "
         f"{print_time(span.end_s)}, takes {print_time(span.end_s - span.start_s)}"
-    ) + (", in vain: done again later" if bar.lost else "")
+    ) + (", in vain: done again later" if bar.lost else ", again: for its message alone" if bar.again else "")
     margin = (1 - look.height) / 2
     return DrawnBox(
-        span.start_s, span.end_s, bar.row.top + margin, bar.row.top + 1 - margin, look.colour, (bar.label,), tip=tip,
-        hatched=bar.rerouted, opacity=LOST_OPACITY if bar.lost else 1.0, gap=0.5,
+        span.start_s, span.end_s, bar.row.top + margin, bar.row.top + 1 - margin,
+        AGAIN_GROUND if bar.again else look.colour, (bar.label,), tip=tip, hatched=bar.rerouted,
+        opacity=LOST_OPACITY if bar.lost else 1.0, edge=look.colour if bar.again else None, edge_width=AGAIN_FRAME,
+        gap=0.5,
     )  # fmt: skip
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
+from ...schemas.columns import parse_span
 from ...schemas.conditions import LinkPlace, under_conditions
 from ...schemas.errors import InvalidInputError
-from ...schemas.orders import Operation, parse_operation
+from ...schemas.orders import Operation
 from ...schemas.pace import PaceCause, PaceReport
 from ...schemas.plan import Link, Plan, Worker
 from ...schemas.quantities import print_time
@@ -119,7 +120,7 @@ def _slowdowns(run: _Run) -> dict[Worker, float]:
 def _operations(spans: tuple[Span, ...], worker: Worker) -> Iterator[tuple[Span, Operation]]:
     for span in spans:
         if span.op not in ("allreduce", "step"):
-            yield span, parse_operation(span.op, worker.pipeline)
+            yield span, parse_span(span.op, worker.pipeline)[0]
 
 
 def _own_slowdowns(plan: Plan, slow: Mapping[Worker, float]) -> dict[str, float]:

@@ -167,10 +167,12 @@ class VoteCounter:
         self, plan: Plan, rest: Rest | None = None, losses: Mapping[int, MicrobatchLoss] | None = None
     ) -> None:
         self._rest = rest
-        self._told = losses if rest is not None and losses is not None and seals(rest, plan) else {}
         self._wanted = list(range(plan.total_microbatches()))
         self._layers = {place: layers_at(plan, place) for place in live_places(plan)}
         self._number_of_layers = plan.templates[0].stages[-1].layers[1]
+        self._told = (
+            losses if rest is not None and losses is not None and seals(rest, self._number_of_layers - 1) else {}
+        )
         self._votes: dict[int, dict[Place, Vote]] = {}
 
     def add(self, place: Place, vote: Vote) -> None:
@@ -184,7 +186,7 @@ class VoteCounter:
     def miscount(self, iteration: int) -> str | None:
         """What is wrong with an iteration in which not every layer saw every micro-batch exactly once."""
         done = [entry for place, vote in self._votes[iteration].items() for entry in self._ledger(place, vote)]
-        sealed = self._rest.sealed if self._is_rest(iteration) else ()
+        sealed = self._sealed(iteration)
         cuts = sorted(
             {cut for layers in [*self._layers.values(), *(own for own, _ in done), *sealed] for cut in layers}
         )
@@ -207,8 +209,8 @@ class VoteCounter:
         for entry in vote.ledger or ():
             yield (max(first, entry.layers[0]), min(stop, entry.layers[1])), entry.microbatches
 
-    def _is_rest(self, iteration: int) -> bool:
-        return self._rest is not None and self._rest.iteration == iteration
+    def _sealed(self, iteration: int) -> tuple[Layers, ...]:
+        return self._rest.sealed if self._rest is not None and self._rest.iteration == iteration else ()
 
     def is_finite(self, iteration: int) -> bool:
         """Whether all gradients are finite, and so is their norm."""
@@ -257,17 +259,17 @@ class VoteCounter:
         """Of each micro-batch once; in logs of before these are shares of the mean."""
         told = [loss for vote in self._votes[iteration].values() for loss in vote.losses]
         found = {loss[0]: loss if len(loss) == 3 else (*loss, 1 / len(self._wanted)) for loss in told}
-        return [*({**self._told, **found} if self._is_rest(iteration) else found).values()]
+        told_before = self._told if self._sealed(iteration) else {}
+        return [*{**told_before, **found}.values()]
 
     def forget(self, iteration: int) -> None:
         """The votes of a committed iteration are of no more use."""
         del self._votes[iteration]
 
 
-def seals(rest: Rest, plan: Plan) -> bool:
-    """Whether the sums of a plan's last layer, whose losses nobody computes again, have ended already."""
-    last = plan.templates[0].stages[-1].layers[1] - 1
-    return any(first <= last < stop for first, stop in rest.sealed)
+def seals(rest: Rest, layer: int) -> bool:
+    """Whether the sum over a layer's gradients has ended before; the last one's losses then are not computed again."""
+    return any(first <= layer < stop for first, stop in rest.sealed)
 
 
 def mean_loss(losses: Collection[MicrobatchLoss]) -> float | None:

@@ -22,7 +22,7 @@ from .events import PlanRest, RestPlanned
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
 
 Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
-Question = tuple[str, Places, tuple[Standing, ...], Conditions]  # a plan, as canonical JSON, first
+Question = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
 
 ANEW = RestPlanned(0.0, 0, None)  # there is nothing to be kept
 
@@ -124,9 +124,9 @@ class Inventory:
             return None
         self._count += 1
         self._questions[question] = self._count
-        text, seats, standings, conditions = question
-        plan = parse_document(text.encode(), Plan, "the plan")
-        return PlanRest(self._count, plan, seats, self.message.iteration, standings, conditions)
+        plan, seats, standings, conditions = question
+        following = parse_document(plan.encode(), Plan, "the plan")
+        return PlanRest(self._count, following, seats, self.message.iteration, standings, conditions)
 
     def answer(self, question: Question) -> RestPlanned | None:
         """What is left, where that is known."""

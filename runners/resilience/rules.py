@@ -483,13 +483,8 @@ class CoordinatorRules:
                 self._end_evaluation(iteration)
                 return
             wrong, terms = self._tally.miscount(iteration), self._tally.terms(iteration, self._taken)
-            if wrong is not None and self._epoch_message.rest is not None and self._redone != iteration:
-                # Nothing of it counts yet. Whoever has told what it has not is not known, but that there is somebody.
-                self._redone = iteration
-                self._go_back(wrong)
-                return
             if wrong is not None:
-                self._halt(wrong)
+                self._redo_or_halt(iteration, wrong)
                 return
             if terms.count <= 0:
                 self._halt(
@@ -504,6 +499,17 @@ class CoordinatorRules:
                 self._go_back(f"iteration {iteration} takes another step than was foreseen")
                 return
             self._commit(iteration, terms)
+
+    def _redo_or_halt(self, iteration: int, wrong: str) -> None:
+        """Not everything was done once: with the rest of an iteration somebody had not what it had told."""
+        assert self._epoch_message is not None
+        rest = self._epoch_message.rest
+        if rest is None or rest.iteration != iteration:
+            self._halt(wrong)
+            return
+        self._announce(IterationRedone(reason=wrong), iteration)
+        self._redone = iteration
+        self._go_back(wrong)
 
     def _go_back(self, reason: str) -> None:
         """Stages that have stepped already must all go back; their next iteration, under way, is worth nothing."""
@@ -846,7 +852,6 @@ class CoordinatorRules:
             return ANEW
         if not self._inventory.is_complete:
             return None
-        following = parse_document(plan.encode(), Plan, "the plan")
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
         standings = self._inventory.standings(crew, {name: member.holds for name, member in self.members.items()})
         question = (plan, places, standings, self._circumstances.now)
@@ -854,9 +859,9 @@ class CoordinatorRules:
         if left is None:
             asked = self._inventory.ask(question)
             self._out += [asked] if asked is not None else []
-        elif left.rest is not None and seals(left.rest, following):
-            missing = following.total_microbatches() - len(self._losses.of(self.committed + 1))
-            if missing:
+        elif left.rest is not None and seals(left.rest, self._layers - 1):
+            missing = self.plan.total_microbatches() - len(self._losses.of(self.committed + 1))
+            if missing > 0:
                 return replace(left, rest=None, reason=f"the losses of {missing} micro-batches are lost")
         return left
 

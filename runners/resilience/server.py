@@ -207,6 +207,12 @@ class Server:
             with suppress(RuntimeError):  # as above
                 self._loop.call_soon_threadsafe(self._heed)
 
+    def mourn(self, worker: str, pid: int) -> None:
+        """From any thread: the process of a worker is dead, though its connection may not have ended yet."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # as above
+                self._loop.call_soon_threadsafe(self._mourn, worker, pid)
+
     async def serve(self) -> Finished:
         """Bring the rules to where the log ends, and coordinate until the job is over.
 
@@ -369,12 +375,17 @@ class Server:
             return self.refuse(stranger, "it does not know the job's secret")
         return self._admit(stranger, hello)
 
+    def _mourn(self, worker: str, pid: int) -> None:
+        for member in self._members.values():
+            if (member.worker, member.pid) == (worker, pid):
+                member.take_for_ended()
+
     # Members.
 
     def _admit(self, member: LineConnection, hello: Hello) -> None:
         self._strangers.forget(member)
         member.admit(MEMBER_BYTES)
-        member.number, member.worker = self._next_number, hello.worker
+        member.number, member.worker, member.pid = self._next_number, hello.worker, hello.pid
         self._next_number += 1
         self._members[member.number] = member
         if hello.returning is not None:

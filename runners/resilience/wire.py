@@ -72,6 +72,7 @@ class LineConnection(asyncio.Protocol):
         self.nonce = ""
         self.number = -1
         self.worker = ""
+        self.pid: int | None = None
         self.heard_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -146,6 +147,11 @@ class LineConnection(asyncio.Protocol):
             with suppress(OSError):
                 self._transport.write_eof()
             self.after(linger_s, self.abort)
+
+    def take_for_ended(self) -> None:
+        """What has come counts, and behind it the connection ends, for nobody is there to end it."""
+        with suppress(OSError):
+            self._transport.get_extra_info("socket").shutdown(socket.SHUT_RD)
 
     def abort(self) -> None:
         """Close at once."""

@@ -306,7 +306,7 @@ class WorkerRules:
         self._must_evaluate = False  # all iterations are done
         self._turn: Turn | None = None  # heard, and not obeyed yet
         self._standing: Standing | None = None  # told since it was told to regroup
-        self._met = 0  # the last epoch for which it has begun to meet others before it was announced
+        self._told = 0  # for which epoch it was told last
         self._thread = self._live()
         self.action: Action = next(self._thread)
 
@@ -353,26 +353,26 @@ class WorkerRules:
 
     def _regroup(self, regroup: Regroup) -> Acting:
         """Say what there is of the iteration under way, and begin to meet those who are left."""
-        yield from self._settle(regroup.iteration, regroup.skipped, regroup.terms)
-        self._taken = regroup.taken
-        self._standing = yield TellStanding(regroup)
+        is_new, self._told = regroup.epoch > self._told, regroup.epoch
+        if is_new:  # a coordinator that was restarted says it again, and hears the same
+            if self.epoch is not None:
+                yield from self._settle(regroup.iteration, regroup.skipped, regroup.terms)
+                self._taken = regroup.taken
+            self._standing = yield TellStanding(regroup)
         assert self._standing is not None
         yield Say(StandingTold(regroup.epoch, regroup.iteration, self._standing))
-        if regroup.epoch > self._met:  # a coordinator that was restarted may say it again
-            self._met = regroup.epoch
+        if is_new:
             yield MeetSurvivors(regroup)
 
     def _live_through(self, epoch: Epoch) -> Acting:
         """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
         self._microbatches = plan_of(epoch.plan).total_microbatches()
         yield from self._settle(epoch.iteration, epoch.skipped, epoch.terms)
-        # Who was too late with its standing is taken to have none.
-        keeps = epoch.rest is not None and self._standing in epoch.rest.standings
-        yield EnterEpoch(epoch, keeps)
+        self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
+        yield EnterEpoch(epoch, self._keeps(epoch))
         self._standing = None
         self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
         self._taken, self._must_evaluate = epoch.taken, epoch.evaluate
-        self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
         if self.rank is None:
             self.layers = None
             return
@@ -399,6 +399,12 @@ class WorkerRules:
         except _TouchLostError as lost:
             yield Say(Suspect(epoch.epoch, lost.reason, lost.peer))
         yield LeaveGroups()
+
+    def _keeps(self, epoch: Epoch) -> bool:
+        """Whether an epoch reckons with what this worker has told to have; not where it has told that too late."""
+        told = self._standing
+        has_something = self.rank is not None and told is not None and not told.is_empty
+        return has_something and epoch.rest is not None and told in epoch.rest.standings
 
     def _iterate(self, iteration: int, examined: Examined | None) -> Acting:
         """Reduce, vote, and step as soon as that is final, or can be undone."""

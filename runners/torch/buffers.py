@@ -5,7 +5,8 @@ see other micro-batches, and so other buffers: these go with the gradients into 
 back equal before each step. So whoever joins, or saves a checkpoint, has what all have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -54,6 +55,33 @@ class StageBuffers:
         self._summed.clear()
         self._is_begun = False
 
+    @property
+    def summed(self) -> frozenset[int]:
+        """The places of the layers whose buffers have gone into sums of this iteration."""
+        return frozenset(self._summed)
+
+    def go_on(self, summed: Iterable[int]) -> None:
+        """An iteration of which sums were kept goes on: the values that are here are those before it.
+
+        Args:
+            summed: as the attribute.
+        """
+        self._before = _copied(self._now(), self._before)
+        self._is_begun, self._summed = True, set(summed)
+
+    def note_summed(self, places: Iterable[int]) -> None:
+        """The sums over the buffers of these layers are where `share` puts what goes into them."""
+        self._summed.update(places)
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """What is done inside leaves no trace here."""
+        values = [value.clone() for value in self._now()]
+        try:
+            yield
+        finally:
+            _write(self._places, values)
+
     def share(self, place: int, peers: int, is_lowest: bool) -> None:
         """Put the buffers of a layer where the sum over gradients takes them, which is to follow.
 
@@ -101,6 +129,13 @@ def _copied(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> lis
     if into:
         torch._foreach_copy_(list(into), list(values))
     return list(into)
+
+
+def take_buffers(given: nn.Module, taken: nn.Module) -> None:
+    """Let a layer have the buffers of another one that is made alike."""
+    for source, target in zip(given.modules(), taken.modules(), strict=True):
+        values = dict(source.named_buffers(recurse=False))
+        _write([(target, name) for name in values], list(values.values()))
 
 
 def _write(places: Sequence[tuple[nn.Module, str]], values: Sequence[torch.Tensor]) -> None:

@@ -2,11 +2,10 @@
 
 A plan of M micro-batches evaluates M at a time, each by whoever executes it in training, so that a re-routed plan
 evaluates as well, and nothing has to be planned for it. No gradient is taken, nothing is dropped out, and buffers such
-as running means stay as they are.
+as running means stay as they are; so do gradients and micro-batches of the training that are under way.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +13,6 @@ import torch
 from ...schemas.errors import InvalidInputError
 from ..program import Compute, Instruction, Message, Program, Receive, Send
 from .data.provider import Batch
-from .held_stage import HeldStage
 from .iteration import Iteration, Rank
 
 
@@ -66,7 +64,7 @@ def evaluate(rank: Rank, data: HeldOut, iteration: int) -> dict[int, tuple[float
     """
     total = rank.plan.total_microbatches()
     found: dict[int, tuple[float, float]] = {}
-    with _as_it_was(rank.held), rank.held.stage.evaluating():
+    with rank.held.buffers_untouched(), rank.held.stage.evaluating():
         for turn, first in enumerate(range(0, data.microbatches, total)):
             program = forward_only(rank, min(total, data.microbatches - first))
             alone = replace(rank, program=program, record=lambda span: None, before=None, transfers=None)
@@ -125,8 +123,12 @@ class HeldOutPass(Iteration):
     def _tag(self, message: Message) -> int:
         return self.rank.tags.of_evaluation(message, self._turn)
 
-    def _note_loss(self, number: int, loss: torch.Tensor) -> None:
+    def _note_loss(self, number: int, loss: torch.Tensor, is_own: bool) -> None:
         self._losses[number] = loss
+
+    def _stash(self, one: Compute) -> Hashable:
+        """No micro-batch of the training, which may be under way."""
+        return self.rank.tags.microbatch(one.operation), "held out"
 
 
 class _Shifted:
@@ -138,13 +140,3 @@ class _Shifted:
     def __getitem__(self, microbatch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A micro-batch."""
         return self._batch[self._first + microbatch]
-
-
-@contextmanager
-def _as_it_was(held: HeldStage) -> Iterator[None]:
-    """What is done inside leaves no trace in buffers; gradients are 0 afterwards."""
-    held.begin()
-    try:
-        yield
-    finally:
-        held.reset()

@@ -5,20 +5,24 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import nullcontext
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from ...schemas.errors import RuntimeFailedError
 from ..program import RankPair
 from .groups import (
     SILENCE,
     Gate,
     GroupFactory,
+    LoopTurner,
     PeerGroups,
     PrefixStore,
     ProcessGroupGloo,
@@ -29,6 +33,7 @@ from .groups import (
     poison,
     wake_all,
 )
+from .rendezvous import in_thread
 from .transport import LostTouchError, reaching
 
 # Which process groups connect which ranks, where some pairs cannot connect.
@@ -81,30 +86,35 @@ class PairGroups:
     """The process groups over which a rank sends messages to each of the others.
 
     Args:
-        make_group: makes a process group.
-        store: where the ranks meet, or the place for a group whose lowest rank is given.
         rank: this process.
-        size: number of ranks.
-        apart: pairs that do not connect.
+        places: by rank the group in which another one is reached, and its number there, of those that are there.
     """
 
-    def __init__(
-        self, make_group: GroupFactory, store: Store | StoreAt, rank: int, size: int, apart: Collection[RankPair]
-    ) -> None:
-        self.groups: list[Any] = []
+    def __init__(self, rank: int, places: Mapping[int, tuple[Any, int]] = MappingProxyType({})) -> None:
         self._rank = rank
-        self._places: dict[int, tuple[Any, int]] = {}
-        try:
-            for ranks in groups_for(size, apart):
-                if rank in ranks:
-                    name = "rtk/world" if len(ranks) == size else f"rtk/pairs/{ranks}"
-                    meeting = PrefixStore(name, meeting_of(store, ranks))
-                    self.groups.append(make_group(meeting, ranks.index(rank), len(ranks)))
-                    others = ((other, number) for number, other in enumerate(ranks) if other != rank)
-                    self._places.update((other, (self.groups[-1], number)) for other, number in others)
-        except BaseException:
-            self.drop()  # the error's traceback knows this object, which must not keep the connections
-            raise
+        self._places = dict(places)
+
+    @property
+    def groups(self) -> list[Any]:
+        """All of them."""
+        return list({id(group): group for group, _ in self._places.values()}.values())
+
+    def connect(self, make_group: GroupFactory, store: Store | StoreAt, size: int, apart: Collection[RankPair]) -> None:
+        """Connect with all others.
+
+        Args:
+            make_group: makes a process group.
+            store: where the ranks meet, or the place for a group whose lowest rank is given.
+            size: number of ranks.
+            apart: pairs that do not connect.
+        """
+        for ranks in groups_for(size, apart):
+            if self._rank in ranks:
+                name = "rtk/world" if len(ranks) == size else f"rtk/pairs/{ranks}"
+                meeting = PrefixStore(name, meeting_of(store, ranks))
+                group = make_group(meeting, ranks.index(self._rank), len(ranks))
+                others = ((other, number) for number, other in enumerate(ranks) if other != self._rank)
+                self._places.update((other, (group, number)) for other, number in others)
 
     def connect_aside(self, other: int, make_group: GroupFactory, meet: Callable[[], Store]) -> None:
         """Have a group of two with a rank that is apart otherwise; all ranks do so in the order of the pairs.
@@ -121,8 +131,7 @@ class PairGroups:
         with reaching(other):
             store = meet()  # to be kept while the group is made
             meeting = PrefixStore(f"rtk/aside/{ranks}", store)
-            self.groups.append(make_group(meeting, ranks.index(self._rank), 2))
-        self._places[other] = (self.groups[-1], ranks.index(other))
+            self._places[other] = (make_group(meeting, ranks.index(self._rank), 2), ranks.index(other))
 
     def to(self, other: int) -> tuple[Any, int]:
         """The group in which another rank is reached, and its number there.
@@ -134,14 +143,8 @@ class PairGroups:
             raise LostTouchError(other, "there is no connection to it")
         return self._places[other]
 
-    def number_in(self, group: Any, other: int | None) -> int | None:
-        """The number of a rank in a group, where it is reached in it."""
-        found, number = self._places.get(-1 if other is None else other, (None, None))
-        return number if found is group else None
-
     def drop(self) -> None:
         """Let go of all groups."""
-        self.groups.clear()
         self._places.clear()
 
 
@@ -152,6 +155,31 @@ CONNECT_SHARE = 0.25
 CONNECT_ATTEMPTS = 5  # gloo's own number
 # Relays (detours.py) wait for messages that may never come.
 NO_LIMIT = timedelta(days=365)
+
+
+class GlooDevice:
+    """What a process's gloo groups share: an interface, and a thread that serves its connections.
+
+    Args:
+        hostname: address or name of the interface; by default loopback or the interface of this host's name, whichever
+            MASTER_ADDR asks for.
+        turns: have connections closed in a moment (`LoopTurner`), at the price of a connection of its own.
+    """
+
+    def __init__(self, hostname: str | None = None, *, turns: bool = False) -> None:
+        self._device = _gloo_device(hostname)
+        self.turning: AbstractContextManager[None] = LoopTurner(self.factory(CONNECT_LIMIT)) if turns else nullcontext()
+
+    def factory(self, limit: timedelta) -> GroupFactory:
+        """Makes groups, which all have to be there when the limit is over."""
+        return _group_factory(self._device, limit)
+
+
+def end_groups(groups: Iterable[Any], turning: AbstractContextManager[None]) -> None:
+    """Wake everybody who waits in groups, here and elsewhere, and make them useless; in the context of their device."""
+    with turning:
+        wake_all(poison, groups)
+
 
 
 class GlooTransport:
@@ -166,8 +194,7 @@ class GlooTransport:
         rank: this process.
         world_size: number of ranks.
         groups: the groups of ranks that this rank sums over; with a pair apart in it, a group is not made.
-        hostname: address or name of the interface to use; by default loopback or the interface of this host's name,
-            whichever MASTER_ADDR asks for.
+        hostname: as of `GlooDevice`, where `device` is not given.
         connect_limit: how long connecting all groups may take together. It fails a quarter later at the latest, where
             the last rank came just in time and died.
         apart: pairs of ranks that must not connect with each other, ascending, the same for all ranks. What they have
@@ -175,6 +202,9 @@ class GlooTransport:
             for a silent peer has no end of its own: a coordinator must be there to end it.
         sidesteps: those of the ranks apart from this one that it connects with all the same, on another network, for
             messages; the other does so too.
+        device: of the groups; by default one of its own.
+        pairs: connections to the other ranks that are there already. The groups for sums are then made in a thread,
+            while messages are sent; a sum waits for its group, and raises what has kept it from being made.
 
     Raises:
         LostTouchError: a rank's store cannot be reached, or a rank not on the other network.
@@ -192,24 +222,31 @@ class GlooTransport:
         connect_limit: timedelta = CONNECT_LIMIT,
         apart: Collection[RankPair] = (),
         sidesteps: Mapping[int, Sidestep] = MappingProxyType({}),
+        device: GlooDevice | None = None,
+        pairs: PairGroups | None = None,
     ) -> None:
-        make_group = _group_factory(hostname, connect_limit)
+        device = device or GlooDevice(hostname)  # which is to live no longer than its groups
+        self._turning = device.turning
+        make_group = device.factory(connect_limit)
         aside = {}
         for other, step in sorted(sidesteps.items()):  # on a network on which that rank is to be reached
             with reaching(other):
-                aside[other] = _group_factory(step.hostname, connect_limit)
+                aside[other] = GlooDevice(step.hostname).factory(connect_limit)
         self._silence = NO_LIMIT if apart else SILENCE
         self._rank = rank
         self._gate = Gate()
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor, torch.device]] = {}
         self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
-        self._awaited: int | None = None  # the rank that the latest wait is for
-        self._pairs = PairGroups(make_group, store, rank, world_size, apart)
+        self._interrupted: Future[None] = Future()
+        self._pairs = pairs or PairGroups(rank)
+        possible = [group for group in groups if not holds_apart(group, apart)]
+        make_sums = partial(PeerGroups, make_group, store, rank, possible, torch.device("cpu"))
         try:
+            if pairs is None:
+                self._pairs.connect(make_group, store, world_size, apart)
             for other, make_aside in aside.items():
                 self._pairs.connect_aside(other, make_aside, sidesteps[other].meet)
-            possible = [group for group in groups if not holds_apart(group, apart)]
-            self._groups = PeerGroups(make_group, store, rank, possible, torch.device("cpu"))
+            self._sums = in_thread(make_sums, "connecting") if pairs else _made(make_sums())
         except BaseException:
             self._pairs.drop()  # the error's traceback knows this object, which must not keep the connections
             raise
@@ -231,7 +268,6 @@ class GlooTransport:
         """
         with self._gate:
             work, buffer, device = self._posted.pop((source, tag))
-            self._awaited = source
             try:
                 with reaching(source), peer_errors():
                     work.wait(self._silence)
@@ -266,7 +302,7 @@ class GlooTransport:
         """
         others = [rank for rank in group if rank != self._rank]
         with self._gate, reaching(others[0]) if len(others) == 1 else nullcontext():
-            self._groups.all_reduce(group, tensor)
+            self._summing().all_reduce(group, tensor)
 
     def flush(self, but: int = 0) -> None:
         """Wait until messages sent so far have been taken (gloo's sends end when they are received).
@@ -276,17 +312,18 @@ class GlooTransport:
         """
         with self._gate:
             for _ in range(len(self._sent) - but):
-                self._awaited = self._sent[0][2]
-                with reaching(self._awaited), peer_errors():
+                with reaching(self._sent[0][2]), peer_errors():
                     self._sent[0][0].wait(self._silence)
                 self._sent.popleft()
 
     def interrupt(self) -> None:
-        """Wake every blocked thread by closing the connections, which takes about 10 ms for each other rank."""
+        """Wake every blocked thread by closing the connections."""
         self._gate.shut()
-        first = self._awaited
-        groups = [*self._pairs.groups, *self._groups.groups]
-        wake_all(lambda group: poison(group, self._pairs.number_in(group, first)), groups)
+        if not self.is_interrupted:
+            with suppress(InvalidStateError):  # by another thread, at the same time
+                self._interrupted.set_result(None)
+        sums = self._sums.result().groups if _is_there(self._sums) else []
+        end_groups([*self._pairs.groups, *sums], self._turning)
 
     def close(self) -> None:
         """Interrupt, wait for those who have been woken, and let go of everything."""
@@ -295,12 +332,43 @@ class GlooTransport:
         self._posted.clear()
         self._sent.clear()
         self._pairs.drop()
-        self._groups.drop()
+        self._sums.add_done_callback(_drop)  # now, or when they are made, which nobody waits for
+        self._sums = Future()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether it does nothing any more."""
+        return self._interrupted.done()
+
+    def wait_until_connected(self) -> None:
+        """Wait until the groups for sums are made, or cannot be, or nobody wants them any more."""
+        wait([self._sums, self._interrupted], return_when=FIRST_COMPLETED)
+
+    def _summing(self) -> PeerGroups:
+        """The groups for sums, once they are made."""
+        self.wait_until_connected()
+        if self.is_interrupted:
+            raise RuntimeFailedError("the connections to the other workers have been interrupted")
+        return self._sums.result()
 
 
-def _group_factory(hostname: str | None, connect_limit: timedelta) -> GroupFactory:
+def _made(groups: PeerGroups) -> Future[PeerGroups]:
+    done: Future[PeerGroups] = Future()
+    done.set_result(groups)
+    return done
+
+
+def _is_there(groups: Future[PeerGroups]) -> bool:
+    return groups.done() and groups.exception() is None
+
+
+def _drop(groups: Future[PeerGroups]) -> None:
+    if _is_there(groups):
+        groups.result().drop()
+
+
+def _group_factory(device: Any, connect_limit: timedelta) -> GroupFactory:
     """Makes gloo groups that share a device, and all have to be there when the limit is over."""
-    device = _gloo_device(hostname)
     limit_s = connect_limit.total_seconds()
     deadline_s = time.monotonic() + limit_s
 

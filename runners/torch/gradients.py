@@ -1,7 +1,8 @@
 """The gradients of a stage in one flat buffer a type, so that they are summed over their holders in one go."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -59,6 +60,7 @@ class FlatGradients:
         self._starts: list[list[int]] = []
         self._gradients: list[list[torch.Tensor]] = [[] for _ in layers]  # of each layer: one view a type
         self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._scratch: dict[torch.dtype, torch.Tensor] = {}
         own = _owned(layers, itertools.chain.from_iterable(ties.values()))
         loss_type = own[-1].carrier(torch.float64) if with_loss else None
         types = {dtype for layer in own for dtype in layer.types()} | ({loss_type} if loss_type is not None else set())
@@ -140,6 +142,11 @@ class FlatGradients:
         ]  # the buffers of ties come last
         return [view for view in views if len(view)]
 
+    @property
+    def ties(self) -> Collection[tuple[int, ...]]:
+        """The sets of layers that share something with each other, of those some are held here."""
+        return self._tied.keys()
+
     def of_tie(self, layers: tuple[int, ...]) -> list[torch.Tensor]:
         """The flat gradients of what these layers share, and only they: one tensor a type."""
         return self._tied[layers]
@@ -156,6 +163,31 @@ class FlatGradients:
         """(sum, count): of this worker, or after the all-reduce of all workers of the last layer together."""
         total, count = self._loss.tolist()
         return total, count
+
+    def sum_apart(self, sums: Sequence[tuple[torch.Tensor, Callable[[torch.Tensor], None]]]) -> None:
+        """Sum views over their holders, and replace none before the last sum has ended.
+
+        A sum in place that breaks off leaves neither what was there nor the sum: it is made of copies, whose memory is
+        kept for the next ones. That of one which breaks off is not, for somebody may still write to it.
+
+        Args:
+            sums: each view with what sums a tensor in place.
+        """
+        sizes = Counter[torch.dtype]()
+        for view, _ in sums:
+            sizes[view.dtype] += view.numel()
+        scratch, self._scratch = self._scratch, {}
+        for dtype, size in sizes.items():
+            if dtype not in scratch or scratch[dtype].numel() < size:
+                scratch[dtype] = torch.empty(size, dtype=dtype, device=sums[0][0].device)
+        copies = []
+        for view, reduce in sums:
+            sizes[view.dtype] -= view.numel()
+            copies.append(scratch[view.dtype][sizes[view.dtype] :][: view.numel()].copy_(view))
+            reduce(copies[-1])
+        for (view, _), copy in zip(sums, copies, strict=True):
+            view.copy_(copy)
+        self._scratch = scratch
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients, but nothing else; one pass, and none where the factor is 1."""

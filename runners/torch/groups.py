@@ -3,13 +3,14 @@
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import AllreduceOptions, HashStore, PrefixStore, Store, TCPStore
 
 from ...schemas.errors import RuntimeFailedError
 
@@ -117,22 +118,64 @@ class Gate:
             self._changed.wait_for(lambda: self._inside == 0, LEAVING_S)
 
 
-def poison(group: Any, first: int | None = None) -> None:
+def poison(group: Any) -> None:
     """Wake everybody who waits in a gloo group, here and in its other ranks, and make it useless; never raises.
 
     Gloo's `abort` and `shutdown` do nothing, but a wait that expires closes the connections to all ranks of the group,
-    one after the other in about 10 ms each (a turn of gloo's loop, whichever thread asks). A receive from a rank that
-    is gone fails without expiring, therefore every rank is tried; once all connections are closed a try takes
-    microseconds.
-
-    Args:
-        group: the group.
-        first: the rank whose connection somebody here is known to wait for; it is closed first.
+    in their order, each in a turn of the loop of gloo's device (`LoopTurner`), whichever thread asks. A receive from a
+    rank that is gone fails without expiring, therefore every rank is tried; once all connections are closed a try
+    takes microseconds.
     """
-    for other in sorted(range(group.size()), key=lambda rank: rank != first):
+    for other in range(group.size()):
         if other != group.rank():
             with suppress(RuntimeError):
                 group.recv([torch.zeros(1)], other, POISON_TAG).wait(timedelta(milliseconds=1))
+
+
+class LoopTurner:
+    """Keeps the loop of a gloo device turning, as a context, for one or several threads at a time.
+
+    Who closes a connection waits for the loop to turn, which it does when something happens to any of its connections,
+    or else every 10 ms. In here something happens all the time: this process sends itself messages.
+
+    Args:
+        make_group: makes a process group on that device.
+    """
+
+    def __init__(self, make_group: GroupFactory) -> None:
+        store, ends = HashStore(), [Future[Any](), Future[Any]()]
+        threads = [
+            threading.Thread(target=lambda rank=rank: ends[rank].set_result(make_group(store, rank, 2)), daemon=True)
+            for rank in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        self._source, self._target = (end.result() for end in ends)
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._is_turning = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if not self._is_turning:
+                self._is_turning = True
+                threading.Thread(target=self._turn, name="turning", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+
+    def _turn(self) -> None:
+        token, room = torch.zeros(1), torch.zeros(1)
+        while True:
+            with self._lock:
+                if self._inside == 0:
+                    self._is_turning = False
+                    return
+            received, sent = self._target.recv([room], 0, 0), self._source.send([token], 1, 0)
+            received.wait()
+            sent.wait()
 
 
 def abort(group: Any) -> None:

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ..resilience.protocol import StepTerms
 from ..training import SharedBuffers
-from .buffers import StageBuffers
+from .buffers import StageBuffers, take_buffers
 from .gradients import FlatGradients
 from .optimizers import OptimizerFactory as OptimizerFactory
 from .optimizers import StageOptimizer, as_tensor
@@ -101,15 +102,19 @@ class HeldStage:
         self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
         self._persistent = frozenset(map(_plain, self.stage.layers.state_dict()))
         self._kept: dict[str, torch.Tensor] | None = None
+        self._kept_sums: tuple[list[torch.Tensor], frozenset[int]] | None = None
         self.target_like: Tree | None = None  # of the shape and type of all targets, once one was seen
         self.named_like: Named = NOTHING  # and of what they have by name, if some layer takes any
 
-    def adapt(self, is_split: bool, hosted: Collection[tuple[int, int]] = ()) -> None:
+    def adapt(self, is_split: bool, hosted: Collection[int] = ()) -> None:
         """Serve another plan with the same layers and optimizer; call it between iterations.
+
+        Or in what is left of one, with `is_split` as the micro-batches under way want it: a micro-batch whose F ran
+        unsplit leaves nothing to a W.
 
         Args:
             is_split: as in the constructor; going back to unsplit leaves no cost behind.
-            hosted: the (pipeline, micro-batch) pairs that wait for their backward pass on the host (stage.py).
+            hosted: the micro-batches, by global number, that wait for their backward pass on the host (stage.py).
         """
         self.stage.split(is_split)
         self.stage.host(hosted, HostStaging.of(self.device) if hosted else HostStaging())
@@ -134,6 +139,38 @@ class HeldStage:
         self.gradients.clear()
         self._stepping.attach()
         self._buffers.begin()
+
+    def attach(self) -> None:
+        """Let all gradients be where they are summed, without clearing them; what is left of an iteration begins."""
+        self.gradients.attach()
+        self._stepping.attach()
+
+    def buffers_untouched(self) -> AbstractContextManager[None]:
+        """Within it an F leaves buffers as they are."""
+        return self._buffers.untouched()
+
+    def take_sums(self, layers: Layers, given: "HeldStage") -> None:
+        """Have of some layers what another stage has: its part of the sums, or the sums, and what buffers are now.
+
+        Args:
+            layers: [first, stop) of the model, held by both.
+            given: the other one, of the same model, with an iteration under way.
+        """
+        for view, other in zip(self.gradients.of_layers(layers), given.gradients.of_layers(layers), strict=True):
+            view.copy_(other)
+        for layer in range(*layers):
+            place = layer - given.layers_range[0]
+            take_buffers(given.stage.layers[place], self.stage.layers[layer - self.layers_range[0]])
+            if place in given._buffers.summed:
+                self.note_summed((layer, layer + 1))
+
+    def note_summed(self, layers: Layers) -> None:
+        """The sums over these layers' gradients and buffers are here; `step` takes what they say of buffers.
+
+        Args:
+            layers: [first, stop) of the model, all held here.
+        """
+        self._buffers.note_summed(layer - self.layers_range[0] for layer in range(*layers))
 
     def share_buffers(self, layers: Layers, peers: int, is_lowest: bool) -> None:
         """Let the buffers of some layers go into the sum over gradients that is to follow; `step` takes what comes.
@@ -270,7 +307,7 @@ class HeldStage:
 
         The state is left as the optimizer creates it before its first step (AdamW: `step` and moments 0) and training
         goes on as if nothing had happened, except for what torch itself does otherwise in a first step: SGD does not
-        dampen its first momentum. Parameters that have a state already keep it. Gradients are cleared.
+        dampen its first momentum. Parameters that have a state already keep it. Gradients stay as they are.
         """
         states = self.optimizer.state
         lazy = [one for one in self._stepping.stepped() if not states.get(one)]
@@ -279,18 +316,32 @@ class HeldStage:
         values = [one.detach().clone() for one in lazy]
         recorders = [_Recorder() for _ in lazy]
         states.update(zip(lazy, recorders, strict=True))
+        gradients = [buffer.clone() for buffer in self.gradients.buffers]
         self._step_without_effect({id(one) for one in lazy})
+        for buffer, gradient in zip(self.gradients.buffers, gradients, strict=True):
+            buffer.copy_(gradient)
         for parameter, value, recorder in zip(lazy, values, recorders, strict=True):
             parameter.detach().copy_(value)
             del states[parameter]
             if recorder.first:
                 states[parameter] = recorder.first
 
-    def keep(self) -> None:
+    def keep(self, with_sums: bool = False) -> None:
         """Copy the whole state aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
 
         Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
+
+        Args:
+            with_sums: whether to keep the sums over gradients, too, of which the step is to be made: 4 bytes more.
         """
+        if with_sums:
+            before = self._kept_sums[0] if self._kept_sums is not None else []
+            copies = before or [torch.empty_like(buffer) for buffer in self.gradients.buffers]
+            for copied, buffer in zip(copies, self.gradients.buffers, strict=True):
+                copied.copy_(buffer)
+            self._kept_sums = copies, self._buffers.summed
+        else:
+            self._kept_sums = None
         kept = self._kept = self._kept or {}
         for name, value in self.state().items():
             into = kept.get(name)
@@ -302,7 +353,8 @@ class HeldStage:
     def restore(self) -> None:
         """Bring the kept state back, bit for bit, also an optimizer that had not stepped yet; the copy stays.
 
-        What is under way is dropped, as in `reset`: to step once more an iteration must be run again.
+        What is under way is dropped, as in `reset`. Where sums were kept, they are here again, and `step` makes the
+        same step of them; else an iteration must be run again.
 
         Raises:
             RuntimeFailedError: nothing is kept.
@@ -316,6 +368,11 @@ class HeldStage:
                 self._stepping.drop_empty(slot.parameter)
         _check_same_kind(self.state(), self._kept)
         self._write(self._kept)
+        if self._kept_sums is not None:
+            sums, summed = self._kept_sums
+            for buffer, before in zip(self.gradients.buffers, sums, strict=True):
+                buffer.copy_(before)
+            self._buffers.go_on(summed)
 
     def checksums(self, layers: Iterable[int] | None = None) -> dict[int, str]:
         """For held layers, by their number in the model, the sha256 over the names and bytes of their state.

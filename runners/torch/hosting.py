@@ -190,9 +190,9 @@ class Hosting:
             for one in deferred
         ]
 
-    def forget(self) -> None:
-        """Drop what waits."""
-        self._waiting.clear()
+    def forget(self, key: Hashable) -> None:
+        """Drop what waits of a micro-batch."""
+        self._waiting.pop(key, None)
 
 
 def number_of(tensor: torch.Tensor) -> int:

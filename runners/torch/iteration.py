@@ -7,26 +7,43 @@ whether the iteration counts.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 
-from ...schemas.errors import InvalidInputError
-from ...schemas.orders import Operation, print_operation
-from ...schemas.plan import Plan, Worker
+from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.orders import Operation
+from ...schemas.plan import Layers, Plan, Worker
+from ...schemas.resumption import LedgerEntry, RestOperation, ledger_entries, print_rest_operation
 from ...schemas.text import listed
 from ...schemas.timeline import Span
-from ..program import AllReduce, Compute, Instruction, Message, Program, Receive, Send, Step, TiedBucket, posting_order
+from ..program import (
+    AllReduce,
+    Compute,
+    GradientBucket,
+    Instruction,
+    Message,
+    Program,
+    Receive,
+    Send,
+    Step,
+    TiedBucket,
+    made_by,
+    posting_order,
+    taken_by,
+)
 from ..resilience.protocol import StepTerms
 from .data.provider import Batch
 from .held_stage import HeldStage
+from .progress import IterationProgress, MessageKey, StageSums
 from .ties import fingerprint
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
 from .trees import (
     NOTHING,
+    Gradient,
     Named,
     Tree,
     floating,
@@ -70,9 +87,13 @@ class Rank:
         slowdown: makes operations last this many times as long as they do (paced: as the plan says, whose own slowdown
             counts as well); for tests of slow workers. Change it with `dataclasses.replace`.
         true_slowdown: of a paced worker, instead of the plan's, which may be only what its planner reckons with.
+        like_at: of the shapes and types of what flows over a boundary of layers inside the stage, on its device; for
+            what is left of an iteration, where operations may be of a part of the stage.
         before: called before each compute operation with its place in the order, from 0; what it raises ends the
             iteration.
         executing: called before each instruction.
+        before_sums: called before an iteration's first sum, where progress is kept: the losses are known by then, and
+            sums outlive whoever knows them.
         delegated: the ranks that `transport` reaches by delegates.
         does_count: whether the loss says itself how much it counts, which most ranks cannot know before they agree.
         transfers: is told of all messages; it begins each iteration before the messages are announced.
@@ -90,8 +111,10 @@ class Rank:
     seed: int = 0
     slowdown: float = 1.0
     true_slowdown: float | None = None
+    like_at: Callable[[int], Tree] | None = None
     before: Callable[[int], None] | None = None
     executing: Callable[[Instruction], None] | None = None
+    before_sums: Callable[["Iteration"], None] | None = None
     delegated: frozenset[int] = frozenset()
     does_count: bool = False
     transfers: Transfers | None = None
@@ -126,15 +149,37 @@ class Rank:
         """The messages to come directly, in the order in which to announce them."""
         return tuple(one for one in self._receives if one.source not in self.delegated)
 
-    @cached_property
-    def activation_like(self) -> torch.Tensor:
-        """Of the shape and type of the messages that bring inputs."""
-        return message_like(own_tensors(self.input_like))
+    def like(self, boundary: int) -> Tree:
+        """Of the shapes and types of what flows over a boundary of the stage's layers."""
+        first, stop = self.held.layers_range
+        if boundary in (first, stop):
+            return self.input_like if boundary == first else self.output_like
+        assert self.like_at is not None
+        return self.like_at(boundary)
+
+    def message_like(self, message: Message) -> torch.Tensor:
+        """Of the shape and type of a message, its boundary for a link."""
+        way = message.kind, message.link
+        if way not in self._messages_like:
+            tensors = (own_tensors if message.kind == "activation" else floating)(self.like(message.link))
+            self._messages_like[way] = message_like(tensors)
+        return self._messages_like[way]
+
+    def at_boundary(self, message: Message) -> Message:
+        """A message that this rank receives, with the boundary for a link."""
+        if self.program.rest is not None:
+            return message
+        first, stop = self.held.layers_range
+        return replace(message, link=first if message.kind == "activation" else stop)
+
+    def layers_of(self, one: Compute) -> Layers:
+        """[first, stop) of the stage that an operation runs."""
+        return self.held.layers_range if one.layers is None else one.layers
 
     @cached_property
-    def gradient_like(self) -> torch.Tensor:
-        """Of the shape and type of the messages that bring gradients."""
-        return message_like(floating(self.output_like))
+    def model_layers(self) -> int:
+        """How many the model has."""
+        return self.plan.templates[0].stages[-1].layers[1]
 
     @cached_property
     def first_held(self) -> tuple[int, ...]:
@@ -147,6 +192,10 @@ class Rank:
     def reads(self) -> tuple[int, ...]:
         """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
         return reads_of(self.program, self.number, bool(self.held.named_like))
+
+    @cached_property
+    def _messages_like(self) -> dict[tuple[str, int], torch.Tensor]:
+        return {}
 
     @cached_property
     def tags(self) -> "Tags":
@@ -179,11 +228,15 @@ def reads_of(program: Program, number: int, takes_named: bool) -> tuple[int, ...
         number: of this one.
         takes_named: whether its layers take inputs by name; else only first stages need inputs, and last ones targets.
     """
-    worker, tags = program.workers[number], Tags(program.plan)
-    if not takes_named and 0 < worker.stage < len(program.plan.template_of(worker.pipeline).stages) - 1:
-        return ()
-    forward = (one.operation for one in program.instructions[number] if isinstance(one, Compute))
-    return tuple(dict.fromkeys(tags.microbatch(one) for one in forward if one.kind == "F"))
+    plan, tags = program.plan, Tags(program.plan)
+    whole, total = plan.stage_of(program.workers[number]).layers, plan.templates[0].stages[-1].layers[1]
+
+    def needs(one: Compute) -> bool:
+        first, stop = one.layers or whole
+        return one.operation.kind == "F" and (takes_named or first == 0 or stop == total)
+
+    computed = (one for one in program.instructions[number] if isinstance(one, Compute))
+    return tuple(dict.fromkeys(tags.microbatch(one.operation) for one in computed if needs(one)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,32 +257,41 @@ class Agreement:
 class Iteration:
     """One iteration of one rank under way; making one clears the gradients and announces the first messages.
 
-    What an interrupted one leaves in the stage is dropped by `HeldStage.reset`.
+    Or what is left of one, where the rank's program says so: it goes on with what there is. What an interrupted one
+    leaves in the stage is dropped by `HeldStage.reset`.
 
     Args:
         rank: who runs it.
         number: the iteration's number.
         batch: the iteration's micro-batches by global number: pipeline k's j-th is `plan.microbatch_offset(k) + j`.
+        progress: where to note what is done, so that it outlives an interruption; for what is left, what there is of it
+            (`resume.take_sums`). None: of an interrupted iteration nothing is of use.
 
     Attributes:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
         reduction_s: when the sums over gradients began and ended; None where there are none, and before they end.
         begun_s: when it was made.
+        ledger: once reduced, the micro-batches in this rank's part of the sums that were made in it, where progress is
+            kept.
     """
 
-    def __init__(self, rank: Rank, number: int, batch: Batch) -> None:
+    def __init__(self, rank: Rank, number: int, batch: Batch, progress: IterationProgress | None = None) -> None:
         self.rank = rank
         self.number = number
         self.batch = batch
+        self.progress = progress
         self.loss: float | None = None
         self.reduction_s: tuple[float, float] | None = None
         self.begun_s = rank.now_s()
+        self.ledger: tuple[LedgerEntry, ...] = ()
         self._computed = 0
         self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}
         self._backward: list[int] = []
-        self._messages: dict[Message, torch.Tensor] = {}
+        self._messages: dict[Message, torch.Tensor] = {}  # at hand, by boundaries
+        self._own: frozenset[Message] = frozenset()  # what this rank makes for itself
         self._output: torch.Tensor | None = None
+        self._sums: StageSums | None = None  # where progress is kept
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
         self._prepare()
@@ -294,22 +356,24 @@ class Iteration:
     def losses(self) -> dict[int, tuple[float, float]]:
         """Every micro-batch's loss as (sum, count), by global number: those whose F this rank ran at the last stage.
 
-        At another stage: what layers add to the sum (`add_loss`), which counts 0; nothing where they do not.
+        At another stage: what layers add to the sum (`add_loss`), which counts 0; nothing where they do not. Where
+        progress is kept: of those whose gradients are in this rank's part of the sums, from before an interruption too.
 
         Reading it waits for the device.
 
         Raises:
             InvalidInputError: a count is negative or not finite.
         """
-        values = torch.stack(list(self._losses.values())).tolist() if self._losses else []
-        for number, (_, count) in zip(self._losses, values, strict=True):
+        losses = self._losses if self.progress is None else self.progress.losses
+        values = torch.stack(list(losses.values())).tolist() if losses else []
+        for number, (_, count) in zip(losses, values, strict=True):
             if not 0 <= count < math.inf:
                 raise InvalidInputError(
                     f"the loss of micro-batch {number} counts {count:g}",
                     where=f"the loss function, iteration {self.number}",
                     fix="return (sum, count): a count of 0 or more, such as that of the targets that are not ignored",
                 )
-        return {number: (total, count) for number, (total, count) in zip(self._losses, values, strict=True)}
+        return {number: (total, count) for number, (total, count) in zip(losses, values, strict=True)}
 
     @property
     def pace(self) -> float | None:
@@ -323,9 +387,45 @@ class Iteration:
 
     def _prepare(self) -> None:
         """Before anything is announced."""
-        self.rank.held.begin()
+        if self.progress is not None and self.rank.program.rest is not None:
+            self._sums = self.progress.sums
+            self.rank.held.attach()
+            self._gather(self.progress)
+        else:
+            self.rank.held.begin()
+            self._sums = self.progress.begin(self.rank.held) if self.progress is not None else None
         if self.rank.transfers is not None:
             self.rank.transfers.begin(self.number)
+
+    def _gather(self, progress: IterationProgress) -> None:
+        """Have at hand what the program takes from the log, whatever that drops meanwhile; drop unused stashes."""
+        rank = self.rank
+        received = {one.message for one in rank.instructions if isinstance(one, Receive)}
+        computed = [one for one in rank.instructions if isinstance(one, Compute)]
+        taken = (taken_by(one.operation, rank.layers_of(one), rank.model_layers) for one in computed)
+        made = {made_by(one.operation, rank.layers_of(one), rank.model_layers) for one in computed}
+        wanted = {one for one in taken if one is not None and one not in received}
+        for message in wanted.union(one.message for one in rank.instructions if isinstance(one, Send) and one.is_kept):
+            found = progress.log.find(self._key_of(message))
+            if found is not None:
+                self._messages[message] = found
+            elif message not in made:
+                raise RuntimeFailedError(f"the {message.kind} {message} is to be taken from the log, which lacks it")
+        self._own = frozenset(wanted.difference(self._messages))
+        begun = {self._stash(one) for one in computed if one.operation.kind == "F"}
+        progress.keep_stashes(
+            {rank.tags.microbatch(one.operation) for one in computed if self._stash(one) not in begun}
+        )
+
+    def _stash(self, one: Compute) -> Hashable:
+        """By which the stage knows a micro-batch under way: its global number, in the whole stage."""
+        number = self.rank.tags.microbatch(one.operation)
+        return number if one.layers is None and one.accumulates else (number, self.rank.layers_of(one))
+
+    def _key_of(self, message: Message) -> MessageKey:
+        """By which the log knows a message, its boundary for a link."""
+        operation = Operation("F", message.pipeline, message.microbatch)
+        return message.kind, message.link, self.rank.tags.microbatch(operation)
 
     def _tag(self, message: Message) -> int:
         """By which a message is known."""
@@ -336,13 +436,14 @@ class Iteration:
         match instruction:
             case Receive():
                 self._receive(instruction)
-            case Compute(operation):
-                self._run_operation(operation)
+            case Compute():
+                self._run_operation(instruction)
             case Send(message, to):
-                assert self._output is not None
+                output = self._messages.pop(message) if instruction.is_kept else self._output
+                assert output is not None
                 if rank.transfers is not None:
                     rank.transfers.handed_over(message, to)
-                rank.transport.send(self._tag(message), to, self._output)
+                rank.transport.send(self._tag(message), to, output)
             case AllReduce():
                 self._all_reduce(instruction)
             case Step():
@@ -353,63 +454,110 @@ class Iteration:
         while message not in self._posted:
             self._post_next()
         asked_s = rank.now_s()
-        self._messages[message] = rank.transport.receive(self._tag(message), wanted.source)
+        known = rank.at_boundary(message)
+        self._messages[known] = rank.transport.receive(self._tag(message), wanted.source)
+        if self.progress is not None:
+            self.progress.log.keep(self._key_of(known), self._messages[known])
         if rank.transfers is not None:
             rank.transfers.received(message, wanted.source, asked_s)
         self._post_next()
 
-    def _run_operation(self, operation: Operation) -> None:
-        rank = self.rank
+    def _run_operation(self, one: Compute) -> None:
+        rank, operation, layers = self.rank, one.operation, self.rank.layers_of(one)
         if rank.before is not None:
             rank.before(self._computed)
-        name = print_operation(operation, rank.worker.pipeline)
-        with self._timed(name, rank.duration_s(operation), rank.slowdown) as timed:
-            self._output = message_of(self._compute(operation))
+        name = print_rest_operation(
+            RestOperation(operation, layers, one.accumulates), rank.worker.pipeline, rank.held.layers_range
+        )
+        share = (layers[1] - layers[0]) / (rank.held.layers_range[1] - rank.held.layers_range[0])
+        with self._timed(name, share * rank.duration_s(operation), rank.slowdown) as timed:
+            self._output = message_of(self._compute(one, layers))
+        made = made_by(operation, layers, rank.model_layers)
+        if self.progress is not None and made is not None:
+            self._keep_output(self.progress, made)
         self._computed += 1
         self._spent_s += timed.end_s - timed.start_s
-        self._planned_s += rank.planned_s(operation)
-        if operation.kind in ("B", "W"):
+        self._planned_s += share * rank.planned_s(operation)
+        if operation.kind in ("B", "W") and one.accumulates:
             self._backward.append(rank.tags.microbatch(operation))
 
-    def _compute(self, operation: Operation) -> Sequence[torch.Tensor]:
+    def _keep_output(self, progress: IterationProgress, message: Message) -> None:
+        """Log what was computed, as it is sent: on the host, in one piece."""
+        assert self._output is not None
+        self._output = self._output.detach().to("cpu").contiguous()
+        progress.log.keep(self._key_of(message), self._output)
+        if message in self._own:
+            self._messages[message] = self._output
+
+    def _compute(self, one: Compute, layers: Layers) -> Sequence[torch.Tensor]:
         """Run an operation; gives what of it may be sent."""
-        stage, key = self.rank.held.stage, operation[1:]
+        operation, key = one.operation, self._stash(one)
+        stage, microbatch = self.rank.held.stage, self.rank.tags.microbatch(one.operation)
         if operation.kind == "F":
-            return own_tensors(self._forward(operation))
+            return own_tensors(self._forward(one, layers) if one.accumulates else self._forward_again(one, layers))
+        made: Gradient | None = None
         if operation.kind == "W":
             stage.backward_weight(key)
-            return ()
-        message = Message("gradient", operation.pipeline, operation.microbatch, self.rank.worker.stage)
-        received = self._messages.pop(message, None)
-        gradient = None if received is None else gradient_in(received, self.rank.output_like)
-        backward = stage.backward_input if operation.kind == "I" else stage.backward
-        return tensors_of_gradient(backward(key, gradient))
+        else:
+            received = self._taken(one, layers)
+            gradient = None if received is None else gradient_in(received, self.rank.like(layers[1]))
+            split, full = stage.backward_input, stage.backward
+            run = stage.backward_message if not one.accumulates else split if operation.kind == "I" else full
+            made = run(key, gradient)
+        if self.progress is not None and one.accumulates:
+            self.progress.note(operation.kind, microbatch, layers)
+        return tensors_of_gradient(made)
 
-    def _forward(self, operation: Operation) -> Tree:
+    def _taken(self, one: Compute, layers: Layers) -> torch.Tensor | None:
+        """The message that an operation needs, on the stage's device."""
+        message = taken_by(one.operation, layers, self.rank.model_layers)
+        return None if message is None else self._messages.pop(message).to(self.rank.held.device)
+
+    def _forward(self, one: Compute, layers: Layers) -> Tree:
         rank, held = self.rank, self.rank.held
-        number = rank.tags.microbatch(operation)
-        message = Message("activation", operation.pipeline, operation.microbatch, rank.worker.stage - 1)
-        received = self._messages.pop(message, None)
-        inputs = self._own(number, 0, rank.input_like) if received is None else tree_in(received, rank.input_like)
-        target = self._target(number) if held.is_last else None
+        number = rank.tags.microbatch(one.operation)
+        received = self._taken(one, layers)
+        like, first, ends = rank.like(layers[0]), held.layers_range[0], held.is_last and layers[1] == rank.model_layers
+        inputs = self._of_batch(number, 0, like) if received is None else tree_in(received, like)
+        target = self._target(number) if ends else None
         named = self._named(number) if held.named_like else NOTHING
 
         def seed(place: int) -> None:  # before a layer of the stage computes
-            seed_randomness(held.device, rank.seed, self.number, number, held.layers_range[0] + place)
+            seed_randomness(held.device, rank.seed, self.number, number, first + place)
 
-        output = held.stage.forward(operation[1:], inputs, target, seed, named)
-        if held.is_last:
-            self._note_loss(number, output)
-        elif held.stage.added is not None:  # a part of the sum, which counts at the last stage
-            self._losses[number] = torch.stack([held.stage.added, torch.zeros_like(held.stage.added)])
+        part = None if one.layers is None else range(layers[0] - first, layers[1] - first)
+        output = held.stage.forward(self._stash(one), inputs, target, seed, named, part)
+        if one.accumulates:
+            self._note_forward(number, layers, output if ends else None)
         return output
 
-    def _note_loss(self, number: int, loss: torch.Tensor) -> None:
-        """A micro-batch's [sum, count] is there."""
-        self.rank.held.gradients.add_loss(loss)
+    def _forward_again(self, one: Compute, layers: Layers) -> Tree:
+        """An F for the messages alone, which leaves no trace; if it is for its own only, nothing is kept of it."""
+        key = self._stash(one)
+        with self.rank.held.buffers_untouched():
+            output = self._forward(one, layers)
+        others = (other for other in self.rank.instructions if isinstance(other, Compute) and other is not one)
+        if all(self._stash(other) != key for other in others):
+            self.rank.held.stage.drop(key)
+        return output
+
+    def _note_forward(self, number: int, layers: Layers, loss: torch.Tensor | None) -> None:
+        """An F has ended; `loss` is [sum, count] of the model's."""
+        is_own, added = loss is not None, self.rank.held.stage.added
+        if loss is None and added is not None:  # a part of the sum, which counts at the last stage
+            loss = torch.stack([added, torch.zeros_like(added)])
+        if self.progress is not None:
+            self.progress.note("F", number, layers, loss)
+        elif loss is not None:
+            self._note_loss(number, loss, is_own)
+
+    def _note_loss(self, number: int, loss: torch.Tensor, is_own: bool) -> None:
+        """A micro-batch's [sum, count] is there; it `is_own` where the stage has the model's loss."""
+        if is_own:
+            self.rank.held.gradients.add_loss(loss)
         self._losses[number] = loss
 
-    def _own(self, number: int, place: int, like: Tree | None) -> Tree:
+    def _of_batch(self, number: int, place: int, like: Tree | None) -> Tree:
         """Inputs (0), targets (1) or named inputs (2) of a micro-batch, which are to be like the first ones."""
         row = self.batch[number]
         given = row[place] if place < len(row) else {}
@@ -425,38 +573,66 @@ class Iteration:
 
     def _named(self, number: int) -> Named:
         """What layers take by name, of one micro-batch."""
-        named: Named = self._own(number, 2, dict(self.rank.held.named_like))
+        named: Named = self._of_batch(number, 2, dict(self.rank.held.named_like))
         return named
 
     def _target(self, number: int) -> Tree:
         held = self.rank.held
-        target = self._own(number, 1, held.target_like)
+        target = self._of_batch(number, 1, held.target_like)
         held.target_like = target if held.target_like is None else held.target_like
         return target
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
-        held, gradients = self.rank.held, self.rank.held.gradients
-        gradients.require_attached()
+        held = self.rank.held
+        held.gradients.require_attached()
+        if self._sums is not None:
+            self.ledger = ledger_entries(self._sums.ledger)
+            if self.rank.before_sums is not None:
+                self.rank.before_sums(self)
         if any(len(part.ranks) > 1 for part in reduction.parts):
             with self._timed("allreduce", reduction.duration_s) as timed:
-                for part in reduction.parts:
-                    if len(part.ranks) > 1:
-                        held.share_buffers(part.layers, len(part.ranks), self.rank.number == min(part.ranks))
-                        for view in gradients.of_layers(part.layers):
-                            self.rank.transport.all_reduce(part.ranks, view)
+                self._sum_parts(reduction.parts)
             self.reduction_s = timed.start_s, timed.end_s
+        else:
+            self._sum_parts(reduction.parts)
         shared = [tie for tie in reduction.ties if len(tie.ranks) > 1]
         if shared:  # a span of its own: here stages wait for each other, which says nothing of links and peers
             with self._timed("allreduce", 0.0):
-                for tie in shared:
-                    for view in gradients.of_tie(tie.layers):
-                        self.rank.transport.all_reduce(tie.ranks, view)
-                    if self.number.bit_count() == 1:
-                        self._compare_copies(tie)
+                self._sum_ties(reduction.ties)
+                for tie in shared if self.number.bit_count() == 1 else ():
+                    self._compare_copies(tie)
+        else:
+            self._sum_ties(reduction.ties)
         if held.is_last:
-            total, count = gradients.loss()
+            total, count = held.gradients.loss()
             self.loss = total / count if count else math.nan
+
+    def _sum_parts(self, parts: Sequence[GradientBucket]) -> None:
+        held, transport = self.rank.held, self.rank.transport
+        for part in parts:
+            size, is_lowest = len(part.ranks), self.rank.number == min(part.ranks)
+            if self._sums is not None:
+                held.share_buffers(part.layers, size, is_lowest)  # to be copied, though nobody else has the layers now
+                reduce = partial(transport.all_reduce, part.ranks) if size > 1 else None
+                self._sums.sum_part(part.layers, reduce)
+            elif size > 1:
+                held.share_buffers(part.layers, size, is_lowest)
+                for view in held.gradients.of_layers(part.layers):
+                    transport.all_reduce(part.ranks, view)
+
+    def _sum_ties(self, ties: Sequence[TiedBucket]) -> None:
+        reduces = {
+            tie.layers: partial(self.rank.transport.all_reduce, tie.ranks) if len(tie.ranks) > 1 else None
+            for tie in ties
+        }
+        if self._sums is not None:
+            self._sums.sum_ties(reduces)
+            return
+        for layers, reduce in reduces.items():
+            if reduce is not None:
+                for view in self.rank.held.gradients.of_tie(layers):
+                    reduce(view)
 
     def _compare_copies(self, tie: TiedBucket) -> None:
         """Raise InvalidInputError where the optimizer has made different values of the copies of tied weights.
@@ -482,7 +658,7 @@ class Iteration:
 
     def _post(self, one: Receive) -> None:
         rank = self.rank
-        like = rank.activation_like if one.message.kind == "activation" else rank.gradient_like
+        like = rank.message_like(rank.at_boundary(one.message))
         rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
 

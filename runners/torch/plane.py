@@ -112,7 +112,9 @@ def delegated_peers(
         program: what is executed.
         rank: this one.
     """
-    chosen = delegated_pairs(transport, sends_of(program, [rank]), found, detoured)
+    # By a plan two workers send to each other or not at all; what is left of an iteration may go one way only.
+    sends = sends_of(program, [rank] if program.rest is None else None)
+    chosen = delegated_pairs(transport, sends, found, detoured)
     return partners(program, rank) & _others_of(chosen, rank)
 
 
@@ -139,7 +141,13 @@ def _others_of(pairs: Iterable[RankPair], rank: int) -> set[int]:
 
 
 def reach(
-    task: Task, epoch: Epoch, program: Program, rank: int, faults: Injection, now_s: Callable[[], float]
+    task: Task,
+    epoch: Epoch,
+    program: Program,
+    rank: int,
+    faults: Injection,
+    now_s: Callable[[], float],
+    rest: Program | None = None,
 ) -> Plane:
     """Meet the other ranks, and get ready to send to each, some of them over a third one.
 
@@ -150,6 +158,7 @@ def reach(
         rank: this worker's.
         faults: which links a trace slows down.
         now_s: the workers' clock.
+        rest: what is left of the epoch's first iteration; None: it is done by the plan.
 
     Raises:
         RuntimeFailedError: a rank is not reached.
@@ -158,12 +167,15 @@ def reach(
     detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
     inner = _gloo(task, epoch, groups_of(program.instructions[rank]), rank, [*detoured, *aside])
     direct = _behind_links(task, inner, names, faults)
+    delegated = delegated_peers(task.transport, program, rank, epoch.delegated, detoured)
+    if rest is not None:
+        delegated |= delegated_peers(task.transport, rest, rank, epoch.delegated, detoured)
     return Plane.over(
         Detours(direct, epoch.detours, rank, aside) if detoured or aside else direct,
         program,
         rank,
         names,
-        delegated_peers(task.transport, program, rank, epoch.delegated, detoured),
+        delegated,
         now_s,
         staging=HostStaging.of(torch.device(task.device)),
         probed=probed_peers(task.transport, program, rank, epoch.delegated, detoured),

@@ -252,6 +252,10 @@ class BoardStore(Store):
             raise (TurnedAwayError if said.retry else RuntimeError)(f"it refuses this worker: {said.reason}")
         raise RuntimeError("this is no meeting place")
 
+    def turn_to(self, epoch: int) -> None:
+        """Know the keys of another epoch from now on."""
+        self._epoch = epoch
+
     def set(self, key: str, value: str | bytes) -> None:
         """Put up a notice.
 

@@ -11,6 +11,9 @@ and validates afterwards. The paper rolls AdamW back arithmetically, which is no
 copy of the state before the step (HeldStage.keep says what memory it takes), so that a roll-back gives the same bits. A
 stage begins no second step before the first is committed, so one copy is enough.
 
+When somebody is lost it ends the operation under way, and keeps what it has of the iteration (progress.py) until the
+next epoch says what is left of it: its first iteration then has a program of its own, and the next one the plan's.
+
 Its training thread is inside torch most of the time, where nothing reaches it. So it notes what it is about to do
 (`Activity`), and a watch beside it counts for how long it has been doing that, and speaks for it while it cannot. The
 watch also ends the process where it would otherwise stay in the way of others: a wait for other workers, in an epoch
@@ -39,10 +42,11 @@ from ...schemas.documents import digest, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
 from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.protocols import Examined, Measured
+from ...schemas.resumption import Rest, Standing
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
-from ..program import AllReduce, Compute, Instruction, Program, Receive, Send, lower
+from ..program import AllReduce, Compute, Instruction, Program, Receive, Send, lower, lower_rest
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import HUNG, LET_GO_S
 from ..resilience.protocol import (
@@ -52,10 +56,12 @@ from ..resilience.protocol import (
     FromCoordinator,
     Halt,
     Inquiry,
+    LossesTold,
     MicrobatchLoss,
     Publish,
     Published,
     Ready,
+    Regroup,
     Saved,
     Spans,
     Vote,
@@ -74,12 +80,14 @@ from ..resilience.worker_rules import (
     JointAction,
     LeaveGroups,
     Listen,
+    MeetSurvivors,
     PublishWhole,
     ReduceGradients,
     Retire,
     SavePart,
     Say,
     TakeStep,
+    TellStanding,
     UndoStep,
     WorkerRules,
     plan_of,
@@ -95,7 +103,9 @@ from .hosting import hosted
 from .iteration import Iteration, Rank, first_of, splits_backward
 from .plane import Plane, reach, see_everybody
 from .precision import convert
-from .rendezvous import connect, in_thread
+from .progress import IterationProgress
+from .rendezvous import SupersededError, connect, in_thread
+from .resume import SumTaker
 from .task import Task
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
@@ -146,8 +156,8 @@ class Interruption:
 
     def announce(self, message: FromCoordinator) -> None:
         """In the hearing thread, before the message is handed on: wake whoever waits in an older epoch."""
-        number = message.epoch if isinstance(message, Epoch) else float("inf")
-        assert isinstance(message, Epoch | Halt | End)
+        number = message.epoch if isinstance(message, Epoch | Regroup) else float("inf")
+        assert isinstance(message, Epoch | Regroup | Halt | End)
         with self._lock:
             self.end = message if isinstance(message, End) else self.end
             self._newest = max(self._newest, number)
@@ -325,6 +335,7 @@ class ResilientWorker:
         self._clock_ahead_s = 0.0
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
         self._plane: Plane | None = None
+        self._progress: dict[int, IterationProgress] = {}  # of the iterations that are not known to be committed
         self._iteration: Iteration | None = None  # the last one whose gradients are reduced
         self._evaluated: int | None = None  # the iteration before which something was evaluated last
 
@@ -336,7 +347,7 @@ class ResilientWorker:
     # What the link to the coordinator needs to know
 
     def announce(self, message: FromCoordinator) -> None:
-        """For the link, in its thread: an epoch, a halt or the end has been announced."""
+        """For the link, in its thread: an epoch, that there will be one, a halt or the end has been announced."""
         self._interruption.announce(message)
 
     def answer(self, inquiry: Inquiry) -> Whereabouts:
@@ -405,11 +416,6 @@ class ResilientWorker:
                 return self._link.receive()
             case Say(message):
                 self._link.send(message)
-            case EnterEpoch(epoch):
-                self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
-                self._superseded = self._interruption.begin(epoch.epoch)
-                self._iteration = None
-                self._held.reset()
             case Connect(epoch, rank):
                 self._connect(epoch, rank)
             case CopyState(epoch, rank):
@@ -428,14 +434,23 @@ class ResilientWorker:
                 return self._change(action)
         return None
 
-    def _change(self, action: Action) -> Saved | Published | None:
+    def _change(self, action: Action) -> Saved | Published | Standing | None:
         """Do what concerns this worker's own state."""
         match action:
+            case TellStanding(regroup):
+                return self._standing(regroup)
+            case MeetSurvivors():
+                pass
+            case EnterEpoch(epoch, keeps):
+                self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
+                self._superseded = self._interruption.begin(epoch.epoch)
+                self._iteration = None
+                self._drop_progress(keeps=epoch.iteration if keeps else None)
             case TakeStep(_, can_be_undone, terms):
                 iteration, self._iteration = self._iteration, None
                 assert iteration is not None
                 if can_be_undone:
-                    self._held.keep()
+                    self._held.keep(with_sums=self._task.log_memory_bytes != 0)
                 iteration.step(terms)
             case UndoStep():
                 self._held.restore()
@@ -454,19 +469,32 @@ class ResilientWorker:
         plan, worker = program.plan, program.workers[rank]
         if held.layers_range != plan.stage_of(worker).layers:
             held = self._build(self._layers_for(plan.stage_of(worker).layers, epoch), plan, worker)
-        # What the device holds is the limit of the plan that the job began with: that of a later one may count on the
-        # host's memory.
-        limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
-        waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
-        held.adapt(splits_backward(program.instructions[rank]), waiting)
+        rest = self._program_of_rest(epoch)
+        if rest is None:
+            self._adapt(held, program, rank)
+        elif held is not self._held or epoch.iteration not in self._progress:
+            held.adapt(splits_backward(rest.instructions[rank]))
+        # else what is under way in it goes on as it has begun
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
-            lambda: reach(self._task, epoch, program, rank, self._injection, self._now_s),
+            lambda: reach(self._task, epoch, program, rank, self._injection, self._now_s, rest),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
         self._interruption.guard(self._plane.transport)
+
+    def _adapt(self, held: HeldStage, program: Program, rank: int) -> None:
+        """Let a stage serve a plan."""
+        # What the device holds is the limit of the plan that the job began with: that of a later one may count on the
+        # host's memory.
+        limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
+        plan, worker = program.plan, program.workers[rank]
+        waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
+        held.adapt(
+            splits_backward(program.instructions[rank]),
+            {plan.microbatch_offset(pipeline) + number for pipeline, number in waiting},
+        )
 
     def _layers_for(self, stage: Layers, epoch: Epoch) -> Sequence[nn.Module]:
         """The layers with room for a stage; values are made anew only where nobody has any."""
@@ -496,6 +524,12 @@ class ResilientWorker:
     def _program(self, plan: str) -> Program:
         return _program(plan, trained_together(self._ties))
 
+    def _program_of_rest(self, epoch: Epoch) -> Program | None:
+        """What is left of the epoch's first iteration; None: it is done as the plan says."""
+        if epoch.rest is None:
+            return None
+        return _program_of_rest(epoch.plan, epoch.rest, trained_together(self._ties))
+
     def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
         """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
         assert self._plane is not None
@@ -514,9 +548,22 @@ class ResilientWorker:
             sums = held.checksums()
         elif copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
+        ended = self._take_sums(epoch, rank, held) if epoch.rest is not None else {}
         self._held = held
-        self._rank = self._rank_in(self._program(epoch.plan), rank, self._plane)
-        return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())))
+        self._rank = self._by_plan = self._rank_in(self._program(epoch.plan), rank, self._plane)
+        if (rest := self._program_of_rest(epoch)) is not None:
+            self._rank = replace(self._rank_in(rest, rank, self._plane), transfers=None)
+        return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())), tuple(sorted(ended.items())))
+
+    def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
+        """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""
+        assert epoch.rest is not None and self._plane is not None
+        progress = self._progress.setdefault(epoch.iteration, self._begin(epoch.iteration))
+        places = {seat.place: number for number, seat in enumerate(epoch.seats)}
+        sources = {places[one.source] for one in epoch.rest.copies if places[one.target] == rank}
+        waits = partial(self._activity.be, "joining", "copies", sources)
+        taker = SumTaker(epoch.rest, plan_of(epoch.plan), rank, self._plane.direct, waits)
+        return taker.take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
         first, stop = self._held.layers_range
@@ -532,11 +579,55 @@ class ResilientWorker:
             self._task.paced,
             self._task.seed,
             true_slowdown=self._task.worker().slowdown or 1.0,
+            like_at=lambda boundary: like(self._boundaries[boundary], self._held.device),
             before=self._injection.before,
-            executing=self._activity.execute,
+            executing=self._execute,
+            before_sums=self._tell_losses,
             delegated=plane.delegated,
             transfers=plane.transfers,
         )
+
+    def _go_by_plan(self) -> None:
+        """What was left of an iteration is done, if there was such a one: from now on the plan says what to do."""
+        if self._rank is not self._by_plan:
+            self._rank = self._by_plan
+            self._adapt(self._held, self._rank.program, self._rank.number)
+
+    def _execute(self, instruction: Instruction) -> None:
+        """Before an instruction: none is begun in an epoch that is over."""
+        if self._interruption.is_over:
+            raise SupersededError
+        self._activity.execute(instruction)
+
+    # An iteration
+
+    def _standing(self, regroup: Regroup) -> Standing:
+        """What there is of an iteration under way; what is not told of is dropped."""
+        layers, progress = self._rules.layers, self._progress.get(regroup.iteration)
+        if progress is None or layers is None or self._task.log_memory_bytes == 0:
+            self._drop_progress()
+            return Standing(self._task.name, layers)
+        return progress.standing(self._task.name, self._held, trained_together(self._ties))
+
+    def _begin(self, iteration: int) -> IterationProgress:
+        return IterationProgress(iteration, self._task.log_memory_bytes)
+
+    def _forget_until(self, committed: int) -> None:
+        """Of iterations that are committed nothing is kept."""
+        self._progress = {number: one for number, one in self._progress.items() if number > committed}
+
+    def _drop_progress(self, keeps: int | None = None) -> None:
+        """Drop all that is under way, but for an iteration that is kept, if there is something of it."""
+        self._progress = {number: one for number, one in self._progress.items() if number == keeps}
+        if not self._progress:
+            self._held.reset()
+
+    def _tell_losses(self, iteration: Iteration) -> None:
+        """Before an iteration's first sum: what is in the sums outlives this worker, and so shall the losses."""
+        epoch = self._rules.epoch
+        assert epoch is not None
+        if losses := told(iteration.losses):
+            self._link.send(LossesTold(epoch.epoch, iteration.number, losses))
 
     def _examine(self, epoch: Epoch, rank: int) -> Examined | None:
         """The pause before an epoch's first iteration in which suspicious groups are examined, with its faults."""
@@ -550,7 +641,7 @@ class ResilientWorker:
         """The losses of held-out micro-batches before an iteration, and how long that took."""
         assert self._task.evaluation is not None
         begun_s = self._now_s()
-        losses = evaluate(self._rank, self._task.evaluation, number)
+        losses = evaluate(self._by_plan, self._task.evaluation, number)
         self._evaluated = number
         return told(losses), self._now_s() - begun_s
 
@@ -559,30 +650,39 @@ class ResilientWorker:
         epoch, plane = self._rules.epoch, self._plane
         assert epoch is not None and plane is not None
         self._activity.be("computing", f"data of iteration {number}")
+        is_rest = epoch.rest is not None and number == epoch.rest.iteration
+        if not is_rest:
+            self._go_by_plan()
         rank = self._faulty_rank(number)
         plane.begin(number)
         batch = self._task.batch
         if isinstance(batch, Provider):
-            for one in (number, number + 1):  # of the first iteration of a plan nothing has been read
-                batch.prefetch(one, rank.reads)
-        iteration = Iteration(rank, number, batch(number))
+            batch.prefetch(number, rank.reads)  # of the first iteration of a plan nothing has been read
+            batch.prefetch(number + 1, self._by_plan.reads)
+        self._forget_until(self._rules.committed)
+        progress = self._progress.setdefault(number, self._begin(number))
+        iteration = Iteration(rank, number, batch(number), progress)
         iteration.reduce()
         self._activity.be("computing", "vote")
-        losses, squares = told(iteration.losses), self._held.squared_norms(rank.first_held)
+        losses, squares = told(iteration.losses), self._held.squared_norms(self._by_plan.first_held)
         norms = tuple((layer, square if isfinite(square) else None) for layer, square in sorted(squares.items()))
         # Of layers that others hold as well they tell it, and a step of what is not finite can be undone.
         is_finite = None not in [value for _, value, *_ in (*losses, *norms)]
         self._iteration = iteration
         measured = self._measured(epoch, iteration, plane)
         learning_rate = self._held.learning_rate_after(self._rules.taken)
-        return Vote(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate)
+        return Vote(
+            *(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate),
+            ledger=iteration.ledger if is_rest else None,
+        )
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
         """What the iteration, and the probes since the one before, have shown of workers and links."""
         sent, arrived = plane.samples()
         rank = iteration.rank
-        if self._evaluated == iteration.number:
-            # Some began while others still evaluated, so that what they waited for says nothing of links and peers.
+        if self._evaluated == iteration.number or rank.program.rest is not None:
+            # Some began while others still evaluated, or had more left to do, so that what they waited for says nothing
+            # of links and peers.
             return Measured(self._task.name, iteration.number, iteration.pace)
         return Measured(
             self._task.name,
@@ -650,6 +750,11 @@ def told(losses: Mapping[int, tuple[float, float]]) -> tuple[MicrobatchLoss, ...
 @lru_cache(maxsize=8)
 def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
     return lower(plan_of(plan), ties)
+
+
+@lru_cache(maxsize=2)
+def _program_of_rest(plan: str, rest: Rest, ties: tuple[tuple[int, ...], ...]) -> Program:
+    return lower_rest(plan_of(plan), rest, ties)
 
 
 # A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.

@@ -40,13 +40,15 @@ class _Forward:
 
     Attributes:
         inputs: the stage's, apart from the graph of whoever made them.
-        outputs: for each floating tensor of the output; None for one that is no part of the graph.
+        outputs: for each floating tensor of the output, or for the loss; None for one that is no part of the graph.
         added: of what layers have added to the loss.
+        ends: whether the output is the loss.
     """
 
     inputs: Tree
     outputs: Sequence[GradientEdge | None]
     added: tuple[GradientEdge, ...]
+    ends: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +137,11 @@ class TorchStage:
         self._hosting = Hosting((), HostStaging(), ())
         self.split(is_split)
 
+    @property
+    def is_split(self) -> bool:
+        """Whether the F that it runs are followed by I and W."""
+        return self._store.is_in_use
+
     def split(self, is_split: bool) -> None:
         """Serve another plan: turn the linear layers for I and W, or let turned ones run as ordinary ones for B.
 
@@ -148,16 +155,21 @@ class TorchStage:
         """Have some micro-batches wait for their backward pass on the host; call it between iterations.
 
         Args:
-            keys: which, from now on.
+            keys: which, from now on; those that wait already go on to.
             staging: of the device.
         """
         self._hosting = Hosting(keys, staging, [*self.layers.parameters(), *self.layers.buffers()] if keys else [])
 
+    def drop(self, key: Hashable) -> None:
+        """Drop a micro-batch under way, and what it holds."""
+        self._forwards.pop(key, None)
+        self._deferred.pop(key, None)
+        self._hosting.forget(key)
+
     def reset(self) -> None:
         """Drop every micro-batch under way, and what it holds, after an iteration that was interrupted."""
-        self._forwards.clear()
-        self._deferred.clear()
-        self._hosting.forget()
+        for key in self.held_keys():
+            self.drop(key)
 
     def forward(
         self,
@@ -166,6 +178,7 @@ class TorchStage:
         target: Tree | None = None,
         before_layer: Callable[[int], None] | None = None,
         named: Named = NOTHING,
+        part: range | None = None,
     ) -> Tree:
         """F: the stage's output, or the loss at a last stage; with gradients switched off nothing is kept.
 
@@ -175,6 +188,8 @@ class TorchStage:
             target: what the loss compares the output with; given exactly where the stage has a loss.
             before_layer: called before each layer with its place in the stage, from 0; for seeding.
             named: more that belongs to the micro-batch: each layer gets what its `forward` names.
+            part: the places of the layers to run, where that is not the whole stage: what is said of the stage is
+                meant of these, and there is a loss only where the last layer is one of them.
 
         Returns:
             The output, detached from the graph; at a last stage the two numbers [sum, count] of the loss, in float64.
@@ -186,17 +201,19 @@ class TorchStage:
         """
         if key in self._forwards or key in self._deferred:
             raise RuntimeFailedError(f"F of micro-batch {key!r} again, before its backward pass has ended")
-        if (target is None) != (self.loss is None):
+        part = range(len(self.layers)) if part is None else part
+        loss = self.loss if part.stop == len(self.layers) else None
+        if (target is None) != (loss is None):
             raise RuntimeFailedError("a target must be given at the stage that has the loss, and only there")
-        inputs = on_tensors(self._leaf, inputs)
+        inputs = on_tensors(self._leaf if part.start == 0 else _leaf, inputs)
         leaves = own_tensors(inputs)
         added = _Added([], torch.is_grad_enabled())
         with self._hosting.forward(key, leaves), autocasting(self._precision, leaves[0].device), _taking(added):
-            output = self._apply_layers(inputs, before_layer, named, added)
+            output = self._apply_layers(inputs, before_layer, named, added, part)
             # What is sent lies in one piece.
             given = on_tensors(lambda one: one.detach().contiguous(), output)
-            if self.loss is not None and target is not None:
-                told = self.loss(output, target)
+            if loss is not None and target is not None:
+                told = loss(output, target)
                 self.does_count = isinstance(told, tuple)
                 is_trained = any(one.requires_grad for one in floating(output))
                 output, count = loss_and_count(told)
@@ -212,7 +229,8 @@ class TorchStage:
                 added.losses.clear()
         if torch.is_grad_enabled():
             ends = [_edge(one) for one in floating(output)]
-            self._forwards[key] = _Forward(inputs, ends, tuple(filter(None, map(_edge, added.losses))))
+            also = tuple(filter(None, map(_edge, added.losses)))
+            self._forwards[key] = _Forward(inputs, ends, also, loss is not None)
         values = [one.detach().double() for one in added.losses]
         self.added = torch.stack(values).sum() if values else None
         return given
@@ -258,6 +276,22 @@ class TorchStage:
         for gradient in self._deferred.pop(key):
             gradient.accumulate()
 
+    def backward_message(self, key: Hashable, gradient: Gradient | None = None) -> Gradient | None:
+        """I or B for the gradient of the input alone: the parameters' gradients stay as they are, and no W follows.
+
+        They are out of the way meanwhile: what torch has for it (`backward(inputs=...)`) refuses re-entrant
+        checkpoints. Arguments, what it gives and errors as `backward_input`.
+        """
+        gradients = [(parameter, parameter.grad) for parameter in self.parameters()]
+        for parameter, _ in gradients:
+            parameter.grad = None
+        try:
+            with self._store.collecting():
+                return self._run_backward(key, gradient)
+        finally:
+            for parameter, found in gradients:
+                parameter.grad = found
+
     def backward(self, key: Hashable, gradient: Gradient | None = None) -> Gradient | None:
         """B: the gradients of the input (returned) and of all weights; arguments and errors as `backward_input`."""
         return self._run_backward(key, gradient)
@@ -282,29 +316,27 @@ class TorchStage:
         return sum(storages.values())
 
     def _leaf(self, given: torch.Tensor) -> torch.Tensor:
-        """A tensor of the input, where a graph begins."""
-        leaf = given.detach()
-        if not leaf.is_floating_point():
-            return leaf
-        leaf = leaf if self._input_type is None else leaf.to(self._input_type)
-        return leaf.requires_grad_(torch.is_grad_enabled())
+        """A tensor of the stage's own input, in the type that the model takes."""
+        is_converted = self._input_type is not None and given.is_floating_point()
+        return _leaf(given.to(self._input_type) if is_converted else given)
 
     def _apply_layers(
-        self, inputs: Tree, before_layer: Callable[[int], None] | None, named: Named, added: _Added
+        self, inputs: Tree, before_layer: Callable[[int], None] | None, named: Named, added: _Added, part: range
     ) -> Tree:
         if not self._copies_inputs:
             try:
-                return self._layers_of(inputs, before_layer, named)
+                return self._layers_of(inputs, before_layer, named, part)
             except RuntimeError as error:
                 if _WRITTEN not in str(error):
                     raise
                 # From now on the first layer, which writes into its input, has one of its own.
                 self._copies_inputs = True
                 added.losses.clear()
-        return self._layers_of(on_tensors(torch.Tensor.clone, inputs), before_layer, named)
+        return self._layers_of(on_tensors(torch.Tensor.clone, inputs), before_layer, named, part)
 
-    def _layers_of(self, value: Tree, before_layer: Callable[[int], None] | None, named: Named) -> Tree:
-        for index, layer in enumerate(self.layers):
+    def _layers_of(self, value: Tree, before_layer: Callable[[int], None] | None, named: Named, part: range) -> Tree:
+        for index in part:
+            layer = self.layers[index]
             if before_layer is not None:
                 before_layer(index)
             value = layer(value, **self.named_inputs.of(index, named)) if named else layer(value)
@@ -314,11 +346,11 @@ class TorchStage:
     def _run_backward(self, key: Hashable, gradient: Gradient | None) -> Gradient | None:
         if key not in self._forwards:
             raise RuntimeFailedError(f"I or B of micro-batch {key!r} without an F before it")
-        if (gradient is None) != (self.loss is not None):
+        if (gradient is None) != self._forwards[key].ends:
             raise RuntimeFailedError("the output's gradient must be given except at the stage that has the loss")
         forward = self._forwards.pop(key)
         self._hosting.begin_backward(key)
-        gradients = (None,) if self.loss is not None else tensors_of_gradient(gradient)
+        gradients = (None,) if forward.ends else tensors_of_gradient(gradient)
         starts = [(edge, given) for edge, given in zip(forward.outputs, gradients, strict=True) if edge is not None]
         starts += [(edge, None) for edge in forward.added]
         if starts:
@@ -330,6 +362,12 @@ class TorchStage:
             return None if found is None else found.contiguous()
         takers = floating(forward.inputs)
         return tuple(torch.zeros_like(one) if one.grad is None else one.grad.contiguous() for one in takers)
+
+
+def _leaf(given: torch.Tensor) -> torch.Tensor:
+    """A tensor of the input, where a graph begins."""
+    leaf = given.detach()
+    return leaf.requires_grad_(torch.is_grad_enabled()) if leaf.is_floating_point() else leaf
 
 
 _WRITTEN = "leaf Variable that requires grad"  # what torch says of a leaf, or a view of one, that is written into

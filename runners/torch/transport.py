@@ -143,7 +143,7 @@ class Transfers:
 
     def fetched(self, source: int, tag: int) -> None:
         """In a delegate: a message has arrived."""
-        if tag // 2 in self._chosen[source, self._rank]:
+        if tag // 2 in self._chosen.get((source, self._rank), ()):  # none of what is left of an iteration is
             self.arrived.append((self._names[source], tag, self._now_s()))
 
     def received(self, message: Message, source: int, asked_s: float) -> None:

@@ -157,6 +157,7 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
             others=others,
             cores=cores,
             evaluates=task.evaluation is not None,
+            regroups=True,
         )
 
     return hello

@@ -17,6 +17,7 @@ def test_documents_have_their_names() -> None:
         "profile",
         "replay",
         "report",
+        "resumption",
         "templates",
         "timeline",
         "trace",

@@ -3,8 +3,8 @@
 A toy worker has two threads, as a real one: one reads what the coordinator says, the other trains, as its rules
 (worker_rules.py) want it and when the test's random generator says so. It keeps no tensors but, for each of its layers,
 the list of the optimizer's steps that it has taken, which all who hold a layer must agree on: of which iteration, by
-how much (what the gradients were divided and multiplied by), and of which number. Its gradients are of the state that
-it has when it computes them, and a step of gradients of another state fails.
+how much (what the gradients were divided and multiplied by), and of which number. It executes an iteration operation by
+operation (toy_progress.py), and a step of a sum in which a micro-batch is missing, twice, or of another state, fails.
 
 Its training thread may hang while its process lives: then it says where it is when it is asked, or nothing at all. Who
 waits in vain complains at times; whoever complains leaves its epoch, and others miss it.
@@ -12,11 +12,12 @@ waits in vain complains at times; whoever complains leaves its epoch, and others
 
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from rtk.planners.resumption.plan import plan_rest
 from rtk.runners.resilience.events import (
     Announce,
     Arrived,
@@ -28,6 +29,7 @@ from rtk.runners.resilience.events import (
     Lost,
     MakePlan,
     Noticed,
+    PlanRest,
     Restarted,
     Said,
     StopAsked,
@@ -47,6 +49,7 @@ from rtk.runners.resilience.protocol import (
     Inquiry,
     Job,
     Leaving,
+    LossesTold,
     MicrobatchLoss,
     Published,
     RankAssignment,
@@ -58,6 +61,7 @@ from rtk.runners.resilience.protocol import (
     Vote,
     Whereabouts,
 )
+from rtk.runners.resilience.regrouping import planned_rest
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.worker_rules import (
     Action,
@@ -75,6 +79,7 @@ from rtk.runners.resilience.worker_rules import (
     SavePart,
     Say,
     TakeStep,
+    TellStanding,
     Turn,
     Unanswered,
     UndoStep,
@@ -86,7 +91,10 @@ from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
-from rtk.schemas.protocols import Hand, Replan, Replanned
+from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
+from rtk.schemas.resumption import LedgerEntry, Rest, Standing, ledger_entries
+
+from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact
 
 # How a training thread hangs: in an operation, or in a wait that nothing wakes; or where nobody answers for it.
 Hang = Literal["computing", "waiting", "mute"]
@@ -98,11 +106,11 @@ RARE = 2
 TOLERATED_S, HOPELESS = 1.0, 9.0
 
 
-def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool) -> Plan:
-    """GPipe orders: all forwards, then all backwards."""
+def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool, splits: bool = False) -> Plan:
+    """GPipe orders: all forwards, then all backwards, which may be split."""
     cut = tuple(Stage((i, i + 1), 1.0, 1.0, 1.0) for i in range(stages))
     template = Template("toy", cut, tuple(Link() for _ in range(stages - 1)))
-    order = " ".join([f"F{j}" for j in range(microbatches)] + [f"B{j}" for j in range(microbatches)])
+    order = " ".join(f"{kind}{j}" for kind in ("FIW" if splits else "FB") for j in range(microbatches))
     return Plan(
         planner=Planner("toy", "1", {}),
         templates=(template,),
@@ -126,7 +134,7 @@ def rerouted(plan: Plan, failed: frozenset[Place]) -> Plan:
         count = plan.pipelines[0].microbatches
         tokens = [
             f"{kind}{j}" if k == worker.pipeline else f"{kind}{k}.{j}"
-            for kind in "FB"
+            for kind in kinds_of(plan)
             for k in mine
             for j in range(count)
         ]
@@ -134,6 +142,11 @@ def rerouted(plan: Plan, failed: frozenset[Place]) -> Plan:
     if {worker.stage for worker in workers if not worker.failed} != set(range(len(plan.templates[0].stages))):
         raise InfeasibleError("nobody left")
     return replace(plan, workers=tuple(workers))
+
+
+def kinds_of(plan: Plan) -> str:
+    """The kinds of a plan's operations."""
+    return "FIW" if any("W" in (worker.order or "") for worker in plan.workers) else "FB"
 
 
 class Rerouting:
@@ -177,7 +190,7 @@ class Regrouping:
             sizes.append(min(left, chance.randint(1, self.layers)))
         if not hands or len(sizes) > self.microbatches:
             raise InfeasibleError("too many pipelines")
-        found = unlike_plan(self.layers, sizes, self.microbatches, chance)
+        found = unlike_plan(self.layers, sizes, self.microbatches, chance, kinds_of(plan))
         places = [(worker.pipeline, worker.stage) for worker in found.workers]
         return Replanned(found, tuple(zip((hand.worker for hand in hands), places, strict=True)))
 
@@ -186,7 +199,7 @@ class Regrouping:
         return held == set(range(self.layers))
 
 
-def unlike_plan(layers: int, sizes: list[int], microbatches: int, chance: random.Random) -> Plan:
+def unlike_plan(layers: int, sizes: list[int], microbatches: int, chance: random.Random, kinds: str) -> Plan:
     """Pipelines of so many stages each, cut anywhere; GPipe orders."""
     templates, pipelines, workers = [], [], []
     for k, size in enumerate(sizes):
@@ -195,7 +208,7 @@ def unlike_plan(layers: int, sizes: list[int], microbatches: int, chance: random
         templates.append(Template(f"t{k}", stages, tuple(Link() for _ in range(size - 1))))
         count = microbatches // len(sizes) + (k < microbatches % len(sizes))
         pipelines.append(Pipeline(f"t{k}", count))
-        order = " ".join(f"{kind}{j}" for kind in "FB" for j in range(count))
+        order = " ".join(f"{kind}{j}" for kind in kinds for j in range(count))
         workers += [Worker(k, i, order) for i in range(size)]
     return Plan(Planner("toy", "1", {}), tuple(templates), tuple(pipelines), "synchronous", tuple(workers))
 
@@ -230,6 +243,8 @@ class ToyTraining:
         clip_norm: to which they are clipped.
         evaluates: before which iterations there is an evaluation.
         evaluates_last: whether there is one after the last.
+        forgets: of 100 messages of an iteration, how many are not kept.
+        regroups: whether workers tell what they have of an iteration.
     """
 
     counts: Mapping[int, float] = field(default_factory=dict)
@@ -237,9 +252,12 @@ class ToyTraining:
     clip_norm: float | None = None
     evaluates: frozenset[int] = frozenset()
     evaluates_last: bool = False
+    forgets: int = 0
+    regroups: bool = True
 
 
 SMALL_NORM = 0.125
+BREATHES = 0.2  # how often a worker that could go on lets something else happen first
 
 
 @dataclass
@@ -255,12 +273,14 @@ class ToyWorker:
     unanswered: Unanswered = field(default_factory=Unanswered)
     training: ToyTraining = ToyTraining()
     state: State | None = None
-    kept: State = field(default_factory=dict)  # before the last step
-    basis: State = field(default_factory=dict)  # the state that its gradients are of
+    progress: ToyProgress | None = None
+    run: ToyRun | None = None  # of the iteration that it executes
+    kept: tuple[State, ToyProgress] | None = None  # before the last step
     groups: Epoch | None = None  # the epoch whose groups it is in, or forms
     ended: End | None = None
     refused: bool = False
     hangs: Hang | None = None
+    lies: bool = False
 
     def __post_init__(self) -> None:
         self.rules = WorkerRules(self.name, self.training.clip_norm, self.training.evaluates.__contains__)
@@ -306,6 +326,7 @@ class ToyCluster:
         regroups: bool = False,
         networks: int = 0,
         training: ToyTraining = ToyTraining(),
+        resume: Resume | None = plan_rest,
     ) -> None:
         self.job, self.rng, self.not_finite, self.training = job, rng, not_finite, training
         self.timers_are_slow = timers_are_slow
@@ -315,12 +336,15 @@ class ToyCluster:
         self.workers: list[ToyWorker] = []
         self.to_coordinator: deque[Event] = deque()  # plans and timers
         self.watch: tuple[float, str] | None = None  # when the coordinator looks whether anything happens
+        self.patience: list[str] = []  # timers by which it waits no longer for what others have
         self.announced: list[dict[str, Any]] = []
         self.finished: Finish | None = None
         self.connections = 0
         self.now_s = 0.0
         self.is_down = False
         self.replan: Replan = Regrouping(job.plan) if regroups else Rerouting(job.plan)
+        self.resume = resume
+        self.office = ToyOffice()
         self.examined: list[tuple[int, str]] = []  # in which epoch, who
         self.mail: dict[tuple[int, Copy], State] = {}
         self.made: dict[str, str] = {}  # by name, what is not as all others make it at a job's start
@@ -341,6 +365,10 @@ class ToyCluster:
         """SIGKILL: what it has said already may still arrive."""
         worker.is_alive = False
         worker.outbox.append(None)
+
+    def lie(self, worker: ToyWorker) -> None:
+        """From now on it says to have more of an iteration than it has."""
+        worker.lies = True
 
     def leave(self, worker: ToyWorker) -> None:
         """It is asked to go."""
@@ -379,6 +407,7 @@ class ToyCluster:
         for line in self.log:
             self.rules.handle(decode_event(line))
         self.to_coordinator.clear()
+        self.patience.clear()
         self.watch = None
         for worker in self.workers:
             worker.inbox.clear()
@@ -417,6 +446,9 @@ class ToyCluster:
         elif kind == "come out":
             rest[0].rules.supersede()
             self._carry_on(rest[0])
+        elif kind == "lose patience":
+            self.patience.remove(rest[0])
+            self._feed(Elapsed(self._tick(), rest[0]))
         elif kind == "complain":
             self.complain(*rest)
         elif kind == "watch":
@@ -445,6 +477,7 @@ class ToyCluster:
     def _rare_actions(self) -> list[tuple[Any, ...]]:
         """What takes so long that mostly nothing else can happen: somebody loses patience, or touch, or looks."""
         actions: list[tuple[Any, ...]] = [("watch",)] if self.watch is not None else []
+        actions += [("lose patience", timer) for timer in self.patience]
         for worker in self.live() if any(worker.hangs for worker in self.live()) else ():
             if self._is_waiting(worker) and not worker.hangs:
                 actions.append(("complain", worker, None))
@@ -466,7 +499,20 @@ class ToyCluster:
     def _hello(self, worker: ToyWorker, not_before: int, returning: Returning | None) -> Hello:
         plan = digest(self.job.plan)
         evaluates = self.training.evaluates_last
-        return Hello("", worker.name, "store:1", plan, {}, 0, not_before, returning, self.others, evaluates=evaluates)
+        return Hello(
+            "",
+            worker.name,
+            "store:1",
+            plan,
+            {},
+            0,
+            not_before,
+            returning,
+            self.others,
+            None,
+            evaluates,
+            self.training.regroups,
+        )
 
     def _hear(self, worker: ToyWorker) -> None:
         message = worker.outbox.popleft()
@@ -493,6 +539,8 @@ class ToyCluster:
                     self.to_coordinator.append(planned(number, self.replan(plan, crew, conditions)))
                 except InfeasibleError as error:
                     self.to_coordinator.append(planned(number, None, error.what))
+            case PlanRest():
+                self.to_coordinator.append(planned_rest(instruction, self.resume))
             case Wake():
                 self._set_timer(instruction)
             case Announce(what):
@@ -505,6 +553,8 @@ class ToyCluster:
     def _set_timer(self, wake: Wake) -> None:
         if wake.timer.startswith("stall"):
             self.watch = (self.now_s + wake.after_s, wake.timer)
+        elif wake.timer.startswith("standings"):
+            self.patience.append(wake.timer)
         else:
             self.to_coordinator.append(Elapsed(0.0, wake.timer))
 
@@ -560,11 +610,17 @@ class ToyCluster:
                 received = [copy for copy in epoch.copies if copy.target == rank]
                 there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
                 is_complete = epoch.nothing_committed or there >= set(range(*self._layers(worker)))
-                return is_complete and all((epoch.epoch, copy) in self.mail for copy in received)
+                sums = (
+                    [copy for copy in epoch.rest.copies if copy.target == epoch.seats[rank].place] if epoch.rest else []
+                )
+                is_summed = all((epoch.epoch, copy) in self.office.sums for copy in sums)
+                return is_complete and is_summed and all((epoch.epoch, copy) in self.mail for copy in received)
             case ExamineGroups(epoch, rank):
                 suspects = {one for group in epoch.examine if rank in group for one in group}
                 return all(self._is_ready(epoch.seats[one], epoch) for one in suspects)
-            case ReduceGradients(iteration) | EvaluateModel(iteration):  # all come as far
+            case ReduceGradients():
+                return self._running(worker).can_go_on()
+            case EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
                 others = [self._seated(seat, worker.groups) for seat in worker.groups.seats]
                 return all(other is not None and other.in_iteration >= iteration for other in others)
@@ -594,7 +650,8 @@ class ToyCluster:
                     self.examined.append((epoch.epoch, worker.name))
                 worker.rules.go_on()
             case ReduceGradients(iteration):
-                worker.rules.go_on(self._reduced(worker, iteration))
+                if self._execute(worker):
+                    worker.rules.go_on(self._reduced(worker, iteration))
             case EvaluateModel(iteration):
                 worker.rules.go_on((self._evaluated(worker, iteration), 0.25))
             case _:
@@ -611,22 +668,29 @@ class ToyCluster:
         elif isinstance(rules.action, Retire):
             worker.ended = rules.action.end
 
-    def _do_at_once(self, worker: ToyWorker, action: Action) -> Saved | Published | None:
+    def _do_at_once(self, worker: ToyWorker, action: Action) -> Saved | Published | Standing | None:
         match action:
             case Say(message):
                 self._say(worker, message)
-            case EnterEpoch(epoch):
+            case EnterEpoch(epoch, keeps):
                 assert worker.epoch is None or epoch.epoch > worker.epoch.epoch
                 worker.groups = epoch
+                worker.run, worker.progress = None, worker.progress if keeps else None
             case LeaveGroups():
                 worker.groups = None
+            case TellStanding(regroup):
+                return self._standing(worker, regroup.iteration)
             case UndoStep():
-                worker.state = copy_of(worker.kept)
+                assert worker.kept is not None
+                worker.state, worker.progress = worker.kept
+                worker.run = None
             case TakeStep(iteration, can_be_undone, terms):
                 assert worker.state is not None
-                assert worker.state == worker.basis, "these gradients are of another state"
+                self._check_sums(worker, iteration)
                 if can_be_undone:
-                    worker.kept = copy_of(worker.state)
+                    assert worker.progress is not None
+                    worker.kept = copy_of(worker.state), worker.progress
+                worker.run = worker.progress = None
                 for steps in worker.state.values():
                     steps.append(step_of(iteration, terms, self.training.clip_norm))
             case SavePart(_, iteration, layers):
@@ -648,6 +712,11 @@ class ToyCluster:
             held = worker.state or {}
             if copy.source == action.rank and set(range(*copy.layers)) <= set(held):
                 self.mail[action.epoch.epoch, copy] = copy_of({layer: held[layer] for layer in range(*copy.layers)})
+        for one in rest_of(action.epoch).copies:
+            if one.source == action.epoch.seats[action.rank].place:
+                assert worker.progress is not None, "who sends a sum has told that it has it"
+                sums = {layer: worker.progress.sums[layer] for layer in range(*one.layers)}
+                self.office.sums[action.epoch.epoch, one] = sums
 
     def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
         """What it has of its layers, and the rest from the mail."""
@@ -659,21 +728,103 @@ class ToyCluster:
             if copy.target == worker.rules.rank:
                 own |= copy_of(self.mail[epoch.epoch, copy])
         worker.state = {layer: own[layer] for layer in range(*wanted)}
+        sums = self._sums_taken(worker, epoch) if epoch.rest is not None else {}
         made = self.made.get(worker.name, "as all others") if epoch.nothing_committed else None
-        return Ready(epoch.epoch, wanted, tuple((layer, made) for layer in range(*wanted) if made is not None))
+        said = tuple((layer, made) for layer in range(*wanted) if made is not None)
+        return Ready(epoch.epoch, wanted, said, tuple((layer, repr(one)) for layer, one in sorted(sums.items())))
+
+    def _sums_taken(self, worker: ToyWorker, epoch: Epoch) -> dict[int, ToySum]:
+        """Have what it is to have of an iteration of which a rest is left; gives the sums that it sends, or is sent."""
+        assert epoch.rest is not None and worker.rules.rank is not None
+        worker.progress = worker.progress or ToyProgress(epoch.iteration)
+        place = epoch.seats[worker.rules.rank].place
+        moved = [
+            (one, self.office.sums[epoch.epoch, one]) for one in epoch.rest.copies if place in (one.source, one.target)
+        ]
+        taken = {layer: one for copy, sums in moved if copy.target == place for layer, one in sums.items()}
+        worker.progress.take_over(epoch.rest, worker.plan, worker.rules.rank, worker.rules.layers, taken)
+        return {layer: one for _, sums in moved for layer, one in sums.items()}
+
+    def _standing(self, worker: ToyWorker, iteration: int) -> Standing:
+        """What it says to have of an iteration."""
+        if worker.progress is None or worker.progress.iteration != iteration:
+            worker.progress = None
+        if worker.progress is None or worker.rules.layers is None:
+            return Standing(worker.name, worker.rules.layers)
+
+        def keeps(message: Kept) -> bool:
+            return self.rng.randrange(100) >= self.training.forgets
+
+        splits = kinds_of(self.job.plan) == "FIW"
+        told = worker.progress.standing(worker.name, worker.rules.layers, splits, keeps)
+        return self._embellished(told) if worker.lies else told
+
+    def _embellished(self, told: Standing) -> Standing:
+        """A standing with what it has not done, which may be impossible, or not."""
+        assert told.layers is not None
+        sealed = {layer for layers in told.sealed for layer in range(*layers)}
+        layer = self.rng.randrange(*told.layers)
+        done = {n: {*entry.microbatches} for entry in told.ledger for n in range(*entry.layers)}
+        if layer not in sealed:
+            done.setdefault(layer, set()).add(self.rng.randrange(self.job.plan.total_microbatches() + 1))
+        wrong = [replace(told, ledger=ledger_entries(done))]
+        wrong += [replace(told, ledger=(*told.ledger, LedgerEntry((told.layers[0], told.layers[1] + 1), (0,))))]
+        wrong += [replace(told, worker="9/9"), replace(told, layers=(told.layers[0], told.layers[1] + 1))]
+        return self.rng.choice(wrong)
+
+    def _check_sums(self, worker: ToyWorker, iteration: int) -> None:
+        """What it is about to step by is what one process alone would."""
+        progress, state = worker.progress, worker.state
+        assert progress is not None and state is not None and progress.iteration == iteration
+        assert progress.sums.keys() == state.keys()
+        microbatches = self.job.plan.total_microbatches()
+        wrong = [n for n, one in progress.sums.items() if not is_exact(one, iteration, len(state[n]), microbatches)]
+        if wrong and any(one.lies for one in self.workers):
+            state[wrong[0]].append(ToyStep(iteration, -1, 0.0, 0.0))  # which must be undone
+        else:
+            assert not wrong, f"{worker.name} steps by {[progress.sums[layer] for layer in wrong]}"
+
+    def _running(self, worker: ToyWorker) -> ToyRun:
+        """The iteration that it executes."""
+        assert isinstance(worker.rules.action, ReduceGradients) and worker.rules.rank is not None
+        assert worker.groups is not None and worker.state is not None
+        iteration = worker.rules.action.iteration
+        if worker.run is None or worker.run.progress.iteration != iteration or worker.run.epoch is not worker.groups:
+            if worker.progress is None or worker.progress.iteration != iteration:
+                worker.progress = ToyProgress(iteration)
+            steps = {layer: len(taken) for layer, taken in worker.state.items()}
+            worker.run = ToyRun(worker.groups, worker.rules.rank, worker.progress, self.office, steps)
+        return worker.run
+
+    def _execute(self, worker: ToyWorker) -> bool:
+        """Go on with the iteration for a while; gives whether it is done."""
+        run = self._running(worker)
+        while not run.is_done and run.can_go_on():
+            if run.is_about_to_sum:
+                self._say(worker, self._losses_told(worker, run))
+            run.go_on()
+            if self.rng.random() < BREATHES:
+                break
+        return run.is_done
+
+    def _losses(self, iteration: int, numbers: Iterable[int]) -> tuple[MicrobatchLoss, ...]:
+        each = self.training.counts.get(iteration, 1.0)
+        return tuple((number, 0.5 * each, each) for number in sorted(numbers))
+
+    def _losses_told(self, worker: ToyWorker, run: ToyRun) -> LossesTold:
+        last = self.job.plan.templates[0].stages[-1].layers[1] - 1
+        iteration = run.progress.iteration
+        return LossesTold(run.epoch.epoch, iteration, self._losses(iteration, run.ledger().get(last, ())))
 
     def _reduced(self, worker: ToyWorker, iteration: int) -> Vote:
-        plan, place = worker.plan, worker.place
-        assert place is not None and worker.epoch is not None
-        mine = next(w for w in plan.workers if (w.pipeline, w.stage) == place)
-        numbers = [plan.microbatch_offset(op.pipeline) + op.microbatch for op in mine.operations() if op.kind == "B"]
-        is_last = place[1] == len(plan.template_of(place[0]).stages) - 1
-        each = self.training.counts.get(iteration, 1.0)
-        losses = tuple((n, 0.5 * each, each) for n in numbers) if is_last else ()
-        is_finite = not (iteration in self.not_finite and is_last)
-        worker.basis = copy_of(worker.state or {})
+        run = self._running(worker)
+        ledger = run.ledger()
+        last = self.job.plan.templates[0].stages[-1].layers[1] - 1
+        losses = self._losses(iteration, ledger.get(last, ()))
+        is_finite = not (iteration in self.not_finite and run.layers[1] == last + 1)
         norms = tuple((layer, self._square(worker, iteration)) for layer in self._first_held(worker))
-        return Vote(worker.epoch.epoch, iteration, is_finite, tuple(numbers), losses, norms=norms)
+        told = None if run.program.rest is None else ledger_entries(ledger)
+        return Vote(run.epoch.epoch, iteration, is_finite, tuple(run.done), losses, norms=norms, ledger=told)
 
     def _first_held(self, worker: ToyWorker) -> Iterator[int]:
         """Its layers that no worker of a lower rank holds."""
@@ -698,6 +849,11 @@ class ToyCluster:
         numbers = [plan.microbatch_offset(op.pipeline) + op.microbatch for op in mine.operations() if op.kind == "F"]
         steps = float(len(next(iter(worker.state.values()))))
         return tuple((n, steps, 1.0) for n in numbers) if place[1] == last else ()
+
+
+def rest_of(epoch: Epoch) -> Rest:
+    """What is left of an epoch's first iteration; where all is left, nothing is there yet."""
+    return epoch.rest or Rest(epoch.iteration, (), ())
 
 
 def copy_of(state: State) -> State:

@@ -1,0 +1,255 @@
+"""A worker's connections to the others, over all epochs: the next ones are made while the present ones are in use.
+
+Gloo wakes a thread that waits for a message only by closing all connections of its group, and what was announced or
+sent and not taken stays in a group for as long as that lives. So no group serves two epochs: what is of one epoch
+cannot come in another. But a group of many survives the death of any of them, for whoever is left. So while an epoch
+runs, its workers make another group of all of them beside it, over which nothing is sent (a `Mesh`). When one dies, the
+others go on over that: of all connections only those with the dead one are gone.
+
+Whether all who are left have that group, they ask each other at a meeting place, as soon as they know who is left
+(`expect`), while the coordinator plans and they still end what they are at. If one lacks it they make another one. Either
+way each has then heard from all others over it, and it counts as connected.
+"""
+
+import resource
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from ...schemas.errors import RuntimeFailedError
+from ..program import RankPair
+from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep, end_groups
+from .groups import PrefixStore, peer_errors
+from .rendezvous import BoardStore, in_thread, meet, meetings
+
+# Above the tags of all messages of a program, below those of relays (detours.py); one for each time that it is used.
+GREETING_TAG, GREETINGS = 0x7D000000, 0x10000
+# What part of the descriptors that a process may have the connections of one group may take, beyond those in use.
+SHARE = 1 / 8
+# How long to wait for what was begun when membership was told, before meeting once more.
+EXPECTED_S = 2.0
+ENDING_S = 1.0  # how long `close` waits for what is being made
+
+Occasion = Literal["regroup", "epoch", "beside"]  # what a mesh is made or looked for at: once for each number
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """A process group that no epoch has used yet.
+
+    Attributes:
+        name: the same for all in it, and of no other one.
+        made: the epoch beside which it was made, or for which.
+        places: the meeting places of those in it, by which they are known, in the order of their numbers.
+        number: this process's.
+        group: over gloo.
+        stores: of the first two meeting places, where those who are left may ask each other for it.
+        sent: greetings that are on their way.
+    """
+
+    name: str
+    made: int
+    places: tuple[str, ...]
+    number: int
+    group: Any
+    stores: dict[str, BoardStore] = field(default_factory=dict)
+    sent: list[Any] = field(default_factory=list)
+
+    def greet(self, occasion: int, places: Collection[str]) -> None:
+        """Hear from some of them, who all do the same; waits for as long as that takes, or until the group is ended.
+
+        Args:
+            occasion: another number each time.
+            places: theirs, this one among them.
+
+        Raises:
+            RuntimeFailedError: one is gone, or the group was ended.
+        """
+        tag, token = GREETING_TAG + occasion % GREETINGS, torch.zeros(1)
+        others = [number for number, place in enumerate(self.places) if place in places and number != self.number]
+        with peer_errors():
+            heard = [self.group.recv([torch.zeros(1)], other, tag) for other in others]
+            self.sent.extend(self.group.send([token], other, tag) for other in others)
+            while heard:
+                heard.pop().wait(NO_LIMIT)  # a limit here would end the connections to all others with this one
+
+    def pairs(self, rank: int, places: Sequence[str]) -> PairGroups:
+        """The connections to other ranks, whose meeting places are given by rank."""
+        numbers = {place: number for number, place in enumerate(self.places)}
+        others = {other: (self.group, numbers[place]) for other, place in enumerate(places) if other != rank}
+        return PairGroups(rank, others)
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Those who are to be connected, by their meeting places, for an epoch of this number or a later one, and how."""
+
+    number: int
+    places: tuple[str, ...]
+    mesh: Future[Mesh]
+
+
+class Connections:
+    """Makes a worker's transports, one for each epoch.
+
+    Args:
+        secret: the job's.
+        hostname: address or name of the interface, as of `GlooDevice`.
+        connect_limit: how long it may take to make connections, as of `GlooTransport`.
+    """
+
+    def __init__(self, secret: bytes, hostname: str | None = None, connect_limit: timedelta = CONNECT_LIMIT) -> None:
+        self._secret, self._limit = secret, connect_limit
+        self._device = GlooDevice(hostname, turns=True)
+        self._lock = threading.Lock()
+        self._unused: Mesh | None = None
+        self._expected: Expected | None = None
+        self._under_way: list[Future[Any]] = []
+        self._is_closed = False
+
+    def expect(self, number: int, places: Sequence[str], rank: int) -> None:
+        """Begin to meet those who are left, before there is a plan; returns at once.
+
+        All of them do so. An epoch of just these ranks, in any order, goes on with what comes of it.
+
+        Args:
+            number: of the epoch to come, as the message says that names them; another one each time.
+            places: their meeting places, in the same order for all.
+            rank: this worker's place among them.
+        """
+        if len(places) > 1:
+            mesh = self._begin(lambda: self._agree("regroup", number, places, rank))
+            with self._lock:
+                self._expected = Expected(number, tuple(places), mesh)
+
+    def transport(
+        self,
+        number: int,
+        places: Sequence[str],
+        rank: int,
+        groups: Collection[tuple[int, ...]],
+        apart: Collection[RankPair] = (),
+        sidesteps: Mapping[int, Sidestep] = MappingProxyType({}),
+    ) -> GlooTransport:
+        """Connect the ranks of an epoch; then connections for the next one are made in the background.
+
+        Args:
+            number: the epoch's.
+            places: the ranks' meeting places.
+            rank: this worker's.
+            groups: as of `GlooTransport`.
+            apart: as of `GlooTransport`; with any all connections are made anew.
+            sidesteps: as of `GlooTransport`.
+
+        Raises:
+            LostTouchError: a rank's meeting place is not reached.
+            RuntimeFailedError: not all ranks have connected within the limit.
+        """
+        make = partial(
+            GlooTransport,
+            rank=rank,
+            world_size=len(places),
+            groups=groups,
+            connect_limit=self._limit,
+            device=self._device,
+        )
+        if apart or len(places) == 1:
+            store = meetings(places, self._secret, number) if apart else meet(places[0], self._secret, number)
+            return make(store, apart=apart, sidesteps=sidesteps)
+        mesh = self._awaited(number, places) or self._agree("epoch", number, places, rank)
+        with self._lock:
+            self._unused = None if self._unused is mesh else self._unused
+        transport = make(meetings(places, self._secret, number), pairs=mesh.pairs(rank, places))
+        if len(places) < SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+            self._begin(lambda: self._make_ahead(transport, number, places, rank))
+        return transport
+
+    def close(self) -> None:
+        """Let go of what no epoch has used; the transports are others' to close."""
+        with self._lock:
+            self._is_closed = True
+            unused, self._unused, self._expected = self._unused, None, None
+        self._end(unused)
+        wait(self._under_way, ENDING_S)
+
+    def _awaited(self, number: int, places: Sequence[str]) -> Mesh | None:
+        """What was begun when membership was told, if that is what it was; None: they have to meet once more."""
+        with self._lock:
+            expected, self._expected = self._expected, None
+        if expected is None or expected.number > number or {*places} != {*expected.places}:
+            return None
+        # One who has missed that message waits for us elsewhere.
+        wait([expected.mesh], EXPECTED_S)
+        return expected.mesh.result() if expected.mesh.done() and expected.mesh.exception() is None else None
+
+    def _agree(self, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
+        """Have a mesh of all these: the unused one, if they all have that, else a new one."""
+        unused = self._unused if self._unused is not None and {*places} <= {*self._unused.places} else None
+        store = unused.stores.pop(places[0], None) if unused is not None else None
+        if store is None:
+            store = meet(places[0], self._secret, number)
+        store.turn_to(number)
+        name = None if unused is None else unused.name
+        if not self._all_have(name, store, occasion, rank, len(places)) or unused is None:
+            mesh = self._make(store, occasion, number, places, rank)
+            self._keep(mesh)
+            return mesh
+        greeting = in_thread(partial(unused.greet, 2 * number + (occasion == "epoch"), places), "greeting")
+        if not wait([greeting], self._limit.total_seconds()).done:
+            self._end(unused)
+            raise RuntimeFailedError("another worker does not answer over the connections that were made ahead")
+        greeting.result()
+        return unused
+
+    def _all_have(self, name: str | None, store: BoardStore, occasion: Occasion, rank: int, size: int) -> bool:
+        """Whether all have the mesh of a name; each says what it has, and who has none need not wait to hear."""
+        with peer_errors():
+            if name is not None:
+                store.set(f"{occasion}/has {name}/{rank}", "")
+            store.set(f"{occasion}/said/{rank}", "")
+            if name is None:
+                return False
+            store.wait([f"{occasion}/said/{other}" for other in range(size)], self._limit)
+            return store.check([f"{occasion}/has {name}/{other}" for other in range(size)])
+
+    def _make_ahead(self, transport: GlooTransport, number: int, places: Sequence[str], rank: int) -> None:
+        """Make the mesh beside an epoch, once its groups for sums are there, which are needed earlier."""
+        transport.wait_until_connected()
+        if not transport.is_interrupted:
+            at = meetings(places, self._secret, number)
+            mesh = self._make(at(0), "beside", number, places, rank)
+            mesh.stores.update((places[other], at(other)) for other in range(2))
+            self._keep(mesh)
+
+    def _make(self, store: BoardStore, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
+        name = f"{occasion} {number}"
+        make_group = self._device.factory(self._limit)
+        group = make_group(PrefixStore(f"rtk/mesh/{name}", store), rank, len(places))
+        return Mesh(name, number, tuple(places), rank, group)
+
+    def _keep(self, mesh: Mesh) -> None:
+        """Have a mesh for what comes, unless a newer one is there."""
+        with self._lock:
+            before = self._unused
+            is_late = self._is_closed or (before is not None and before.made > mesh.made)
+            self._unused = before if is_late else mesh
+        self._end(mesh if is_late else before)
+
+    def _end(self, mesh: Mesh | None) -> None:
+        if mesh is not None:
+            end_groups([mesh.group], self._device.turning)
+            mesh.sent.clear()
+            mesh.stores.clear()
+
+    def _begin(self, make: Callable[[], Any]) -> "Future[Any]":
+        begun = in_thread(make, "connecting")
+        with self._lock:
+            self._under_way = [*(one for one in self._under_way if not one.done()), begun]
+        return begun

@@ -1,0 +1,121 @@
+"""Before what is left of an iteration is run: a worker has of the sums over gradients what it needs, and no more.
+
+What it gives up is dropped, what it keeps goes into another stage where it gets one, and sums that have ended somewhere
+are copied, bit for bit, to holders that lack them, as states are (checkpoint.py).
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...schemas.plan import Plan
+from ...schemas.resumption import Rest, SumCopy
+from .checkpoint import FIRST_TAG
+from .held_stage import HeldStage
+from .progress import IterationProgress, StageSums
+from .transport import Transport
+
+# Copies of states have those below it of each layer's tags.
+FIRST_NUMBER = 32768
+
+
+@dataclass(frozen=True, eq=False)
+class SumTaker:
+    """One rank of what is left of an iteration, and what it does before that.
+
+    Args:
+        rest: what is left.
+        plan: the one to follow.
+        rank: this one.
+        transport: reaches the others, with nothing but this under way.
+        waits: called before each message that is waited for.
+    """
+
+    rest: Rest
+    plan: Plan
+    rank: int
+    transport: Transport
+    waits: Callable[[], None] = lambda: None
+
+    def take(self, progress: IterationProgress, taken: HeldStage) -> dict[int, str]:
+        """Get the sums ready in a stage that has its state already; all copies that come count together, or none.
+
+        Args:
+            progress: of the iteration; what it has of another stage goes over.
+            taken: the stage that this worker is to hold.
+
+        Returns:
+            Of the layers whose sums were sent or received, the sha256 of these.
+
+        Raises:
+            RuntimeFailedError: a connection broke.
+        """
+        sealed = {layer for layers in self.rest.sealed for layer in range(*layers)}
+        given = progress.sums
+        if given is not None:
+            given.unseal(sealed)
+            for layers in self.rest.workers[self.rank].given_up:
+                given.give_up(range(*layers))
+        sums = given if given is not None and given.held is taken else self._begun(progress, taken, sealed)
+        names = [worker.name for worker in self.plan.live_workers()]
+        sent = [copy for copy in self.rest.copies if names.index(copy.source) == self.rank]
+        received = [copy for copy in self.rest.copies if names.index(copy.target) == self.rank]
+        for copy in sent:
+            assert given is not None
+            for number, view in enumerate(_views(given.held, copy)):
+                self.transport.send(_tag(copy, number), names.index(copy.target), view)
+        self._receive(received, [names.index(copy.source) for copy in received], sums)
+        found: dict[int, str] = {}
+        for held, copies in ((given and given.held, sent), (taken, received)):
+            found |= {layer: _sha256(held, layer) for copy in copies for layer in range(*copy.layers) if held}
+        progress.sums = sums
+        return found
+
+    def _begun(self, progress: IterationProgress, taken: HeldStage, sealed: set[int]) -> StageSums:
+        """The sums of another stage than before, with what goes over; nothing that is under way does."""
+        taken.begin()
+        sums = StageSums(taken)
+        if progress.sums is not None:
+            progress.keep_stashes(())
+            sums.take_over(progress.sums, sealed)
+        return sums
+
+    def _receive(self, copies: Sequence[SumCopy], sources: Sequence[int], sums: StageSums) -> None:
+        expected = [(copy, source, _views(sums.held, copy)) for copy, source in zip(copies, sources, strict=True)]
+        for copy, source, views in expected:
+            for number, view in enumerate(views):
+                self.transport.post_receive(_tag(copy, number), source, view)
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for copy, source, views in expected:
+            for number, view in enumerate(views):
+                self.waits()
+                found.append((view, self.transport.receive(_tag(copy, number), source)))
+        self.waits()
+        self.transport.flush()
+        for view, value in found:
+            view.copy_(value.view_as(view))
+        for copy in copies:
+            sums.held.note_summed(copy.layers)
+        sums.seal(
+            [layer for copy in copies for layer in range(*copy.layers)], [tie for copy in copies for tie in copy.ties]
+        )
+
+
+def _views(held: HeldStage, copy: SumCopy) -> list[torch.Tensor]:
+    """What a copy is of, the same for both ends."""
+    own = held.gradients.of_layers(copy.layers) if copy.layers[0] < copy.layers[1] else []
+    return [*own, *(view for tie in copy.ties for view in held.gradients.of_tie(tie))]
+
+
+def _tag(copy: SumCopy, number: int) -> int:
+    """The tag of a copy's tensors; between two workers copies are of unlike layers."""
+    return FIRST_TAG + copy.layers[0] * 65536 + FIRST_NUMBER + number
+
+
+def _sha256(held: HeldStage, layer: int) -> str:
+    digest = hashlib.sha256()
+    for view in held.gradients.of_layers((layer, layer + 1)):
+        digest.update(view.cpu().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
