@@ -316,6 +316,19 @@ def _wrong_seals(case: _Case) -> Iterator[Violation]:
         if half - lost and _all_of(given_up):
             what = f"the layers given up hold what I of micro-batch {min(half - lost)} has added, whose W is to come"
             yield Violation(f"/workers/{number}/given_up", what)
+        yield from _torn_ties(case, number)
+
+
+def _torn_ties(case: _Case, number: int) -> Iterator[Violation]:
+    """What layers share has one gradient at a worker: it is kept with all of them, or given up with all."""
+    standing = case.standings[number]
+    summed = {layer for entry in standing.ledger if entry.microbatches for layer in range(*entry.layers)}
+    dropped = _all_of(() if standing.layers is None else (standing.layers,)) - case.kept(number) - case.sealed
+    for tie in standing.ties:
+        kept = summed & case.kept(number) & set(tie.layers)
+        if kept and summed & dropped & set(tie.layers):
+            what = f"worker {standing.worker} keeps layer {min(kept)}, and drops another one that shares parameters"
+            yield Violation(f"/workers/{number}/given_up", what)
 
 
 def _wrong_copies(case: _Case) -> Iterator[Violation]:
@@ -377,7 +390,7 @@ def _misplaced(step: _RestStep, before: str | None, splits: bool) -> str | None:
     """Why an operation cannot follow what was done last of its piece at its worker; None where it can."""
     kind = step.own.kind
     if kind == "F":
-        return "it is under way there already" if before is not None else None
+        return None  # it takes the place of a stash
     if (kind == "B") == splits:
         return f"this worker's backward passes are {'I and W' if splits else 'B'}"
     if kind == "W" and not step.own.accumulates:

@@ -257,7 +257,9 @@ def run(work: Work, space: Space, worker: int, heap: int, now_s: float, priority
 
 
 @kernel
-def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, wait: float) -> None:
+def dispatch(  # noqa: C901 - a kernel: what is said apart is called
+    given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, wait: float
+) -> None:
     """Schedule everything; `Space.order` and `Space.free_s` then hold it.
 
     Args:

@@ -98,7 +98,7 @@ def operations_of(crew: Crew, costs: Costs, left: Remaining, executor: Ints) -> 
     units, unit_at = _units(crew, left, executor)
     unit, kind = _kinds(crew, units)
     worker = units.worker[unit]
-    maker, sends = _messages(costs, left.held, units, unit_at)
+    maker, sends = _messages(costs, left.held, units, unit_at, len(unit))
     delay_s = np.zeros(len(unit))
     made = np.flatnonzero(maker != NONE)
     boundary = np.where(kind == F, units.first[unit], units.stop[unit])
@@ -140,8 +140,8 @@ def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
     starts = np.searchsorted(left.cuts, [stage.layers[0] for stage in crew.stages])
     stops = np.searchsorted(left.cuts, [stage.layers[1] for stage in crew.stages])
 
-    def column(own: Ints, of_stashes: Ints) -> Ints:
-        return np.concatenate((own, of_stashes)).astype(np.int64)
+    def column(own: Ints | Flags, of_stashes: Ints) -> Ints:
+        return np.concatenate((own.astype(np.int64), of_stashes))
 
     nothing = np.zeros(len(stashed), dtype=np.int64)
     worker = column(executor[microbatch, first], stashed[:, 0])
@@ -192,7 +192,7 @@ def _ahead(units: Units, unit: Ints, kind: Ints) -> Ints:
     return found
 
 
-def _messages(costs: Costs, held: Held, units: Units, unit_at: Ints) -> tuple[Ints, Sends]:
+def _messages(costs: Costs, held: Held, units: Units, unit_at: Ints, count: int) -> tuple[Ints, Sends]:
     """Who makes the message that each operation takes, and what is sent again instead."""
     pieces, microbatches = unit_at.shape[1], len(unit_at)
     taker = np.full((2, pieces + 1, microbatches), NOBODY, dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from ...schemas.conditions import Conditions
 from ...schemas.errors import InfeasibleError
 from ...schemas.orders import Kind, Operation
-from ...schemas.plan import Place, Plan
+from ...schemas.plan import Layers, Place, Plan
 from ...schemas.resumption import (
     MessageKind,
     Resend,
@@ -106,7 +106,7 @@ def _found(plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[St
 def _workers(
     crew: Crew,
     cuts: Sequence[int],
-    given_up: Sequence[tuple[tuple[int, int], ...]],
+    given_up: Sequence[tuple[Layers, ...]],
     operations: Operations,
     found: Schedule,
 ) -> tuple[RestWorker, ...]:

@@ -123,7 +123,7 @@ def _cuts(crew: Crew, sealed: Sequence[Layers]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _spread(crew: Crew, heads: list[tuple[int, ...]], numbers: list[tuple[int, ...]]) -> tuple[Ints, ...]:
+def _spread(crew: Crew, heads: Sequence[tuple[int, ...]], numbers: Sequence[tuple[int, ...]]) -> tuple[Ints, ...]:
     """Columns of heads, each as often as there are micro-batches that go with it, and these.
 
     Args:
@@ -197,7 +197,8 @@ class _Stashes:
                 numbers.append(stash.microbatches)
         columns = _spread(crew, heads, numbers) if heads else (np.zeros(0, dtype=np.int64),) * 6
         self.worker, after_input, self.first, self.stop, stays, self.microbatch = columns
-        self.after_input, self.stays = after_input > 0, stays > 0
+        self.after_input: Flags = after_input > 0
+        self.stays: Flags = stays > 0
         self._workers = len(crew.workers)
 
     def polluted(self, dropped: Flags) -> Flags:
@@ -216,7 +217,7 @@ class _Stashes:
         before = np.zeros((len(todo) + 1, todo.shape[1]), dtype=np.int64)
         np.cumsum(todo, axis=0, out=before[1:])
         there = before[self.stop, self.microbatch] - before[self.first, self.microbatch]
-        fits = self.stays & (there == self.stop - self.first) & ~(self.after_input & drops[self.worker])
+        fits: Flags = self.stays & (there == self.stop - self.first) & ~(self.after_input & drops[self.worker])
         taken = np.zeros_like(before)
         np.add.at(taken, (self.first[fits], self.microbatch[fits]), 1)
         np.add.at(taken, (self.stop[fits], self.microbatch[fits]), -1)

@@ -13,7 +13,8 @@ from .operations import NONE, F, W
 
 if TYPE_CHECKING:
     from .costs import Costs, Floats
-    from .operations import Ints, Operations
+    from .operations import Operations
+    from .remaining import Ints
 
 
 @dataclass(frozen=True, eq=False)
