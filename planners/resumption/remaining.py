@@ -26,7 +26,7 @@ import numpy as np
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
-from ...schemas.resumption import layer_runs
+from ...schemas.resumption import MessageKind, layer_runs
 from .crew import Crew, each
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 NOBODY = -1
 ACTIVATION, GRADIENT = 0, 1
-KINDS_OF_MESSAGES = {"activation": ACTIVATION, "gradient": GRADIENT}
+MESSAGE_KINDS: tuple[MessageKind, MessageKind] = ("activation", "gradient")
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +316,7 @@ def _held(crew: Crew, place: dict[int, int]) -> KeptMessages:
     heads, numbers = [], []
     for worker, standing in enumerate(crew.standings):
         for one in standing.messages:
-            heads.append((worker, KINDS_OF_MESSAGES[one.kind], place[one.boundary]))
+            heads.append((worker, MESSAGE_KINDS.index(one.kind), place[one.boundary]))
             numbers.append(one.microbatches)
     if not heads:
         nothing = np.zeros(0, dtype=np.int64)

@@ -1,8 +1,8 @@
 """Who does what is left that is free: nobody has begun it, or its work was lost.
 
-Whoever has least left takes it (water-filling), but for who takes it in the plan that follows, as long as he has no
-more than his fair share. Of neighbouring pieces that one worker can do, it does both unless that costs it more than
-another one would need: every cut costs a message.
+Whoever has least left takes it (water-filling), but for who holds it in the micro-batch's own pipeline, as long as he
+has no more than his fair share. Of neighbouring pieces that one worker can do, it does both unless that costs it more
+than another one would need: every cut costs a message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Free(NamedTuple):
         pieces: how many there are.
         kinds: of each cell, 1 for F, 2 for I and 4 for what counts; 0 where nothing is free.
         holders, holders_start: who holds piece n: `holders[holders_start[n]:holders_start[n + 1]]`.
-        home: who takes each cell in the plan that follows, or NOBODY.
+        home: who holds each cell in the micro-batch's own pipeline, or NOBODY.
         length: layers of each piece.
         layer_s: of each worker, F, I and W of a layer, at `3 * worker`.
         fair_s: up to so much work each worker keeps its own.
@@ -150,16 +150,9 @@ def _fair_s(
 
 
 def homes(crew: Crew, costs: CrewCosts) -> NDArray[np.int64]:
-    """Who does what in the plan that follows: micro-batches x pieces, NOBODY where it says nothing."""
-    from ...schemas.orders import parse_columns
-
-    columns = parse_columns([worker.order or "" for worker in crew.workers], costs.pipeline.tolist())
-    worker = np.repeat(np.arange(len(crew.workers)), columns.counts)[columns.kind == 0]
-    offset = np.searchsorted(costs.origin, np.arange(len(crew.plan.pipelines)))
-    microbatch = offset[columns.pipeline] + columns.microbatch
-    found = np.full((crew.microbatches, len(costs.length)), NOBODY, dtype=np.int64)
-    microbatch = microbatch[columns.kind == 0]
-    for piece in range(len(costs.length)):
-        here = (costs.first[worker] <= piece) & (piece < costs.stop[worker])
-        found[microbatch[here], piece] = worker[here]
-    return found
+    """Who holds what in the pipeline of a micro-batch: micro-batches x pieces, NOBODY where that worker is dead."""
+    found = np.full((len(crew.plan.pipelines), len(costs.length)), NOBODY, dtype=np.int64)
+    for number in range(len(costs.held)):
+        found[costs.pipeline[number], costs.first[number] : costs.stop[number]] = number
+    own: NDArray[np.int64] = found[costs.origin]
+    return own

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..scheduling.forms import Form
-from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch
-from .operations import NONE, F, W
+from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch, follow, measure
+from .operations import NONE, F
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class RestSchedule:
     """The numbers of the operations that each worker runs, in order; when each begins, and what all take, in s."""
 
     orders: tuple[Ints, ...]
@@ -26,12 +26,14 @@ class Schedule:
     makespan_s: float
 
 
-def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> Schedule:
+def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> RestSchedule:
     """The best schedule found; of infinite length where memory limits let none end."""
     work = _work(costs, operations, form)
     space = _space(len(costs.held), len(operations.unit), form)
     run: Any = form.kernel(dispatch)
-    tails_s = tails(costs, operations)
+    tail_space = form.float_space(len(operations.unit))
+    form.kernel(measure)(tuple(work), form.floats(costs.following_s), tail_space)
+    tails_s = np.array(tail_space)
     best = None
     for priority, wait in _rules(operations, tails_s):
         run(tuple(work), tuple(space), form.floats(priority), wait)
@@ -42,6 +44,17 @@ def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> Schedu
     return best
 
 
+def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
+    """The same orders where operations and messages take other times."""
+    work = _work(costs, operations, form)
+    space = _space(len(costs.held), len(operations.unit), form)
+    order = form.ints(np.concatenate(found.orders)) if np.isfinite(found.makespan_s) else space.order
+    form.kernel(follow)(tuple(work), tuple(space._replace(order=order)))
+    ended = np.isfinite(np.array(space.begin_s)).all() and np.isfinite(found.makespan_s)
+    makespan_s = costs.makespan_s(np.array(space.free_s)) if ended else float("inf")
+    return RestSchedule(found.orders, np.array(space.begin_s), makespan_s)
+
+
 def _rules(operations: OperationTable, tails_s: Floats) -> list[tuple[Floats, float]]:
     is_forward = operations.kind == F
     by_tail = -tails_s
@@ -49,14 +62,14 @@ def _rules(operations: OperationTable, tails_s: Floats) -> list[tuple[Floats, fl
     return [(priority, wait) for priority in (by_tail, backward_first) for wait in (0.0, 0.5)]
 
 
-def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> Schedule:
+def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> RestSchedule:
     counts = np.asarray(space.counts).reshape(-1, FIELDS)[:, -1].tolist()
     order, start = np.array(space.order), list(work.start)
     orders = tuple(order[at : at + count] for at, count in zip(start, counts, strict=False))
     makespan_s = float("inf")
     if sum(counts) == len(operations.unit):
         makespan_s = costs.makespan_s(np.array(space.free_s))
-    return Schedule(orders, np.array(space.begin_s), makespan_s)
+    return RestSchedule(orders, np.array(space.begin_s), makespan_s)
 
 
 def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchWork:
@@ -95,29 +108,3 @@ def _space(workers: int, operations: int, form: Form) -> DispatchSpace:
         form.int_space(FIELDS * workers), form.float_space(workers), form.float_space(workers),
         form.float_space(workers), form.int_space(workers), form.int_space(workers),
     )  # fmt: skip
-
-
-def tails(costs: CrewCosts, operations: OperationTable) -> Floats:
-    """The longest chain from the start of each operation to the end of the iteration, in s."""
-    count = len(operations.unit)
-    next_own, next_other = np.full(count, NONE), np.full(count, NONE)
-    after, takes = operations.ahead != NONE, operations.maker != NONE
-    next_own[operations.ahead[after]] = np.flatnonzero(after)
-    next_other[operations.maker[takes]] = np.flatnonzero(takes)
-    found = costs.following_s[operations.worker] + operations.duration_s
-    order = _backwards(operations)
-    for number in order.tolist():
-        tail_s = found[number]
-        for other, delay_s in ((next_own[number], 0.0), (next_other[number], 1.0)):
-            if other != NONE:
-                delay = operations.delay_s[other] if delay_s else 0.0
-                tail_s = max(tail_s, found[other] + delay + operations.duration_s[number])
-        found[number] = tail_s
-    return found
-
-
-def _backwards(operations: OperationTable) -> Ints:
-    """An order in which each operation comes after those that wait for it: W, then I upwards, then F downwards."""
-    first = operations.units.first[operations.unit]
-    rank = np.where(operations.kind == W, 0, np.where(operations.kind == F, 2, 1))
-    return np.lexsort((np.where(operations.kind == F, -first, first), rank))
