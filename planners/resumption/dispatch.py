@@ -284,15 +284,12 @@ def run(work: DispatchWork, space: DispatchSpace, worker: int, heap: int, now_s:
 
 
 @kernel
-def dispatch(  # noqa: C901 - a kernel: what is said apart is called
-    given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, wait: float
-) -> None:
+def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats) -> None:
     """Schedule everything; `DispatchSpace.order` and `DispatchSpace.free_s` then hold it.
 
     Args:
         given, taken: `DispatchWork` and `DispatchSpace` as plain tuples, whose types numba finds out at once.
         priority: of each operation; the least goes first.
-        wait: W does not start if F, I or B comes within this fraction of its duration.
     """
     work, space = DispatchWork(*given), DispatchSpace(*taken)
     workers = len(work.held_bytes)
@@ -321,12 +318,6 @@ def dispatch(  # noqa: C901 - a kernel: what is said apart is called
         if heap == NONE:
             decides_at(space, worker, next_arrival_s(work, space, worker))
             continue
-        if heap == 2 and wait > 0:
-            weight = space.ready[2 * work.start[workers] + work.start[worker]]
-            soon_s = next_arrival_s(work, space, worker)
-            if soon_s < now_s + wait * work.duration_s[weight]:
-                decides_at(space, worker, soon_s)
-                continue
         run(work, space, worker, heap, now_s, priority)
 
 

@@ -122,13 +122,14 @@ def operations_of(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints)
 def at_costs(costs: CrewCosts, table: OperationTable) -> OperationTable:
     """The same operations where they, and messages, take other times."""
     times_s = _times_s(costs, table.units, table.unit, table.kind, table.maker, table.sends)
-    return replace(table, **dict(zip(("delay_s", "ready_s", "duration_s"), times_s, strict=True)))
+    delay_s, ready_s, duration_s = times_s
+    return replace(table, delay_s=delay_s, ready_s=ready_s, duration_s=duration_s)
 
 
 def _times_s(
     costs: CrewCosts, units: Units, unit: Ints, kind: Ints, maker: Ints, sends: Sends
 ) -> tuple[Floats, Floats, Floats]:
-    """What the message from each operation's maker takes, when it can start by what is sent again, how long it takes."""
+    """What messages from makers take; when operations can start by what is sent again; and how long they take."""
     worker = units.worker[unit]
     delay_s, ready_s = np.zeros(len(unit)), np.zeros(len(unit))
     made = np.flatnonzero(maker != NONE)
@@ -204,9 +205,7 @@ def _ahead(units: Units, unit: Ints, kind: Ints) -> Ints:
     return found
 
 
-def _messages(
-    costs: CrewCosts, held: KeptMessages, units: Units, unit_at: Ints, worker: Ints
-) -> tuple[Ints, Sends]:
+def _messages(costs: CrewCosts, held: KeptMessages, units: Units, unit_at: Ints, worker: Ints) -> tuple[Ints, Sends]:
     """Who makes the message that each operation takes, and what is sent again instead."""
     pieces, microbatches = unit_at.shape[1], len(unit_at)
     taker = np.full((2, pieces + 1, microbatches), NONE, dtype=np.int64)
@@ -236,6 +235,4 @@ def _soonest(costs: CrewCosts, found: Sends, worker: Ints) -> Sends:
     order = np.lexsort((found.source, delay_s, found.taker))
     _, first = np.unique(found.taker[order], return_index=True)
     best = order[first]
-    return Sends(
-        found.source[best], found.kind[best], found.boundary[best], found.microbatch[best], found.taker[best]
-    )
+    return Sends(found.source[best], found.kind[best], found.boundary[best], found.microbatch[best], found.taker[best])

@@ -7,14 +7,14 @@ schedules order it, and the best one counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
-from dataclasses import dataclass
 
 import numpy as np
 
-from ...schemas.conditions import HEALTHY, Conditions, slow_at
+from ...schemas.conditions import AS_PLANNED, Conditions, PlanConditions, slow_at
 from ...schemas.errors import InfeasibleError
 from ...schemas.orders import KINDS
 from ...schemas.plan import Layers, Place, Plan
@@ -44,7 +44,7 @@ INTERPRETED_OPERATIONS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What is left for a crew, and how it is done: what it takes where nothing is slow but what the plan says."""
+    """What is left for a crew, and how it is done where nothing is slow but what the plan says; `felt_s`: as it is."""
 
     crew: Crew
     agreement: AgreedSums
@@ -52,6 +52,7 @@ class _Found:
     left: Remaining
     operations: OperationTable
     schedule: RestSchedule
+    felt_s: float
 
 
 def plan_rest(
@@ -65,12 +66,18 @@ def plan_rest(
 
     What is slow is reckoned with, but predictions are as those of plans: of what the plan says.
     """
-    found = _found(plan, seats, standings, conditions)
+    slow = slow_at(
+        {place: name for name, place in seats},
+        {one.worker: one.factor for one in conditions.slow_workers},
+        {one.ends: one.delay_s for one in conditions.slow_links},
+    )
+    found = _found(plan, seats, standings, slow)
     makespan_s = found.schedule.makespan_s
     if not np.isfinite(makespan_s):
         raise InfeasibleError("memory limits leave no room to finish what is under way")
     redo_s = plan.prediction.makespan_s if plan.prediction else evaluate(plan).makespan_s
-    if makespan_s >= redo_s:
+    # What is slow makes all take longer, so there is no need to know how much if what is left is shorter anyway.
+    if found.felt_s >= redo_s and (not slow or found.felt_s >= evaluate(slow.under(plan)).makespan_s):
         raise InfeasibleError("to do all of the iteration again is as quick")
     least_s = bound_s(found.crew, found.costs, found.left)
     if makespan_s <= least_s * (1 + ROUNDING):
@@ -93,11 +100,11 @@ def rest_makespan_s(plan: Plan, seats: tuple[tuple[str, Place], ...], standings:
 
     The rest as for `Resume`.
     """
-    return _found(plan, seats, standings, HEALTHY).schedule.makespan_s
+    return _found(plan, seats, standings, AS_PLANNED).schedule.makespan_s
 
 
 def _found(
-    plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[Standing, ...], conditions: Conditions
+    plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[Standing, ...], slow: PlanConditions
 ) -> _Found:
     crew = Crew.seated(plan, seats, standings)
     agreement = agree(crew)
@@ -105,23 +112,23 @@ def _found(
     cells = int((left.forward | left.backward).sum()) + len(left.weights)
     form = Form(pays(dispatch, 3 * cells, INTERPRETED_OPERATIONS))
     costs = costs_of(crew, plan, left.cuts, agreement.sealed)
-    slow = slow_at(
-        {place: name for name, place in seats},
-        {one.worker: one.factor for one in conditions.slow_workers},
-        {one.ends: one.delay_s for one in conditions.slow_links},
-    )
     felt = costs_of(crew, slow.under(plan), left.cuts, agreement.sealed) if slow else costs
     executor = route(crew, felt, left, form)
     operations = operations_of(crew, felt, left, executor)
     found = schedule(felt, operations, form)
+    felt_s = found.makespan_s
     if slow:
         operations = at_costs(costs, operations)
         found = timed(costs, operations, found, form)
-    return _Found(crew, agreement, costs, left, operations, found)
+    return _Found(crew, agreement, costs, left, operations, found, felt_s)
 
 
 def _workers(
-    crew: Crew, cuts: Sequence[int], given_up: Sequence[tuple[Layers, ...]], operations: OperationTable, found: RestSchedule
+    crew: Crew,
+    cuts: Sequence[int],
+    given_up: Sequence[tuple[Layers, ...]],
+    operations: OperationTable,
+    found: RestSchedule,
 ) -> tuple[RestWorker, ...]:
     """What each worker runs: mostly all its layers, whose operations are written at once."""
     units, starts = operations.units, [0, *accumulate(map(len, found.orders))]
@@ -159,9 +166,7 @@ def _origins(plan: Plan) -> list[tuple[int, int]]:
     return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
 
 
-def _sends(
-    crew: Crew, cuts: Sequence[int], operations: OperationTable, found: RestSchedule
-) -> tuple[Resend, ...]:
+def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable, found: RestSchedule) -> tuple[Resend, ...]:
     """What is sent again, what is needed first ahead."""
     sends = operations.sends
     order = np.lexsort((sends.taker, found.begin_s[sends.taker]))

@@ -215,7 +215,7 @@ def _check_held(crew: Crew, worker: int, layers: Layers) -> None:
 
 def _any(drops: Flags) -> Flags:
     """Which workers drop something."""
-    found: Flags = drops.any(axis=1)
+    found: Flags = drops.sum(axis=1) > 0
     return found
 
 
@@ -259,9 +259,8 @@ class _Stashes:
         before = np.zeros((len(todo) + 1, todo.shape[1]), dtype=np.int64)
         np.cumsum(todo, axis=0, out=before[1:])
         there = before[self.stop, self.microbatch] - before[self.first, self.microbatch]
-        fits: Flags = (
-            self.stays & (there == self.stop - self.first) & ~(self.after_input & drops.any(axis=1)[self.worker])
-        )
+        fits: Flags = self.stays & (there == self.stop - self.first)
+        fits[self.after_input & _any(drops)[self.worker]] = False
         taken = np.zeros_like(before)
         np.add.at(taken, (self.first[fits], self.microbatch[fits]), 1)
         np.add.at(taken, (self.stop[fits], self.microbatch[fits]), -1)

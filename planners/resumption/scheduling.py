@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from ..scheduling.forms import Form
 from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch, follow, measure
 from .operations import NONE, F
+
+ALIKE = 1e-7  # tails that differ by less, of the longest
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
@@ -31,17 +34,11 @@ def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> RestSc
     work = _work(costs, operations, form)
     space = _space(len(costs.held), len(operations.unit), form)
     run: Any = form.kernel(dispatch)
-    tail_space = form.float_space(len(operations.unit))
-    form.kernel(measure)(tuple(work), form.floats(costs.following_s), tail_space)
-    tails_s = np.array(tail_space)
-    best = None
-    for priority, wait in _rules(operations, tails_s):
-        run(tuple(work), tuple(space), form.floats(priority), wait)
-        made = _made(costs, operations, work, space)
-        if best is None or made.makespan_s < best.makespan_s:
-            best = made
-    assert best is not None
-    return best
+    made = []
+    for priority in _priorities(costs, operations, work, form):
+        run(tuple(work), tuple(space), form.floats(priority))
+        made.append(_made(costs, operations, work, space))
+    return min(made, key=lambda one: one.makespan_s)
 
 
 def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
@@ -55,16 +52,29 @@ def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, for
     return RestSchedule(found.orders, np.array(space.begin_s), makespan_s)
 
 
-def _rules(operations: OperationTable, tails_s: Floats) -> list[tuple[Floats, float]]:
-    is_forward = operations.kind == F
-    by_tail = -tails_s
-    backward_first = by_tail + np.where(is_forward, 2 * float(tails_s.max(initial=0.0)) + 1, 0.0)
-    return [(priority, wait) for priority in (by_tail, backward_first) for wait in (0.0, 0.5)]
+def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork, form: Form) -> Iterator[Floats]:
+    """What has the longest tail first; and the same with I and B before F, which brings the first I back sooner.
+
+    Of alike ones those go first that are first in their pipelines, so that all stages take them in one order. Where
+    memory is short: I and B first, and F ahead whose I needs nothing from others, for what waits takes room meanwhile.
+    """
+    tail_s = form.float_space(len(operations.unit))
+    form.kernel(measure)(tuple(work), form.floats(costs.following_s), tail_s)
+    longest_s = max(tail_s, default=0.0)
+    rank = costs.rank[operations.units.microbatch[operations.unit]]
+    by_tail = -np.array(tail_s) + rank * (longest_s * ALIKE / max(1, len(costs.rank)))
+    later_s = np.where(operations.kind == F, 2 * longest_s + 1.0, 0.0)
+    yield by_tail
+    yield by_tail + later_s
+    if np.isfinite(costs.bytes[:, 2]).any():
+        backward = operations.units.backward[operations.unit]
+        waits = (operations.kind == F) & (backward != NONE) & (operations.maker[backward] != NONE)
+        yield by_tail + later_s * (1 + waits)
 
 
 def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> RestSchedule:
     counts = np.asarray(space.counts).reshape(-1, FIELDS)[:, -1].tolist()
-    order, start = np.array(space.order), list(work.start)
+    order, start = np.array(space.order, dtype=np.int64), list(work.start)
     orders = tuple(order[at : at + count] for at, count in zip(start, counts, strict=False))
     makespan_s = float("inf")
     if sum(counts) == len(operations.unit):
