@@ -13,6 +13,7 @@ from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch, follow, mea
 from .operations import NONE, F
 
 ALIKE = 1e-7  # tails that differ by less, of the longest
+MANY = 100_000  # of so many operations the first schedule is taken
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
@@ -29,16 +30,28 @@ class RestSchedule:
     makespan_s: float
 
 
-def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> RestSchedule:
-    """The best schedule found; of infinite length where memory limits let none end."""
+def schedule(costs: CrewCosts, operations: OperationTable, goal_s: float, form: Form) -> RestSchedule:
+    """The best schedule found; of infinite length where memory limits let none end.
+
+    Args:
+        costs: of the crew.
+        operations: what is to be ordered.
+        goal_s: a schedule this short is good enough.
+        form: how kernels run.
+    """
     work = _work(costs, operations, form)
     space = _space(len(costs.held), len(operations.unit), form)
     run: Any = form.kernel(dispatch)
-    made = []
+    best = None
     for priority in _priorities(costs, operations, work, form):
         run(tuple(work), tuple(space), form.floats(priority))
-        made.append(_made(costs, operations, work, space))
-    return min(made, key=lambda one: one.makespan_s)
+        made = _made(costs, operations, work, space)
+        if best is None or made.makespan_s < best.makespan_s:
+            best = made
+        if best.makespan_s <= goal_s or (len(operations.unit) > MANY and np.isfinite(best.makespan_s)):
+            break
+    assert best is not None
+    return best
 
 
 def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
@@ -53,7 +66,7 @@ def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, for
 
 
 def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork, form: Form) -> Iterator[Floats]:
-    """What has the longest tail first; and the same with I and B before F, which brings the first I back sooner.
+    """I and B before F, which brings the first I back sooner, what has the longest tail ahead; and the tail alone.
 
     Of alike ones those go first that are first in their pipelines, so that all stages take them in one order. Where
     memory is short: I and B first, and F ahead whose I needs nothing from others, for what waits takes room meanwhile.
@@ -64,8 +77,8 @@ def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork
     rank = costs.rank[operations.units.microbatch[operations.unit]]
     by_tail = -np.array(tail_s) + rank * (longest_s * ALIKE / max(1, len(costs.rank)))
     later_s = np.where(operations.kind == F, 2 * longest_s + 1.0, 0.0)
-    yield by_tail
     yield by_tail + later_s
+    yield by_tail
     if np.isfinite(costs.bytes[:, 2]).any():
         backward = operations.units.backward[operations.unit]
         waits = (operations.kind == F) & (backward != NONE) & (operations.maker[backward] != NONE)
