@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -125,7 +125,7 @@ class TimelineColumns:
         """What is 0 in pictures: the first span's start, or where the part was cut out."""
         return 0.0 if self.is_cut else float(self.start_s.min(initial=np.inf)) if len(self) else 0.0
 
-    def op(self, row: int) -> str:
+    def op(self, row: "int | np.integer[Any]") -> str:
         """What the n-th span does, as a Span says it."""
         kind = int(self.kind[row])
         if kind >= len(KINDS):
@@ -133,7 +133,7 @@ class TimelineColumns:
         own = int(self.places[self.worker[row], 0])
         return _token(kind, int(self.pipeline[row]), int(self.microbatch[row]), own) + self.suffix_of(row)
 
-    def suffix_of(self, row: int) -> str:
+    def suffix_of(self, row: "int | np.integer[Any]") -> str:
         """What stands behind the token of the n-th span."""
         return "" if self.suffix is None else self.suffixes[self.suffix[row]]
 

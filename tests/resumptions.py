@@ -11,6 +11,8 @@ from rtk.schemas.trace import Trace, TraceEvent
 
 from .strategies import hand_plan
 
+# The trace of that death, as a file.
+KILL = '{"time_s": 20.0, "kind": "fail", "worker": "1/1"}\n'
 ORDERS = {
     "0/0": "F0 F1 I0 F2 W0 I1 W1 I2 W2",
     "0/1": "F0 I0 F1 W0 I1 F2 W1 I2 W2",

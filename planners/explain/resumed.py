@@ -98,13 +98,13 @@ def explain_resumption(resumption: Resumption) -> RestExplanation:
     end_s = max((run[-1].end_s for run in times if run), default=0.0)
     return RestExplanation(
         iteration=rest.iteration,
-        makespan_s=said and said.makespan_s,
-        lower_bound_s=said and said.lower_bound_s,
-        redo_s=said and said.redo_s,
+        makespan_s=None if said is None else said.makespan_s,
+        lower_bound_s=None if said is None else said.lower_bound_s,
+        redo_s=None if said is None else said.redo_s,
         left=sum(map(len, times)),
         workers=tuple(_worker(plan, rest, number, run) for number, run in enumerate(times)),
         legs=tuple(_legs(plan, times)),
-        sums_s=said and max(said.makespan_s - end_s, 0.0),
+        sums_s=None if said is None else max(said.makespan_s - end_s, 0.0),
         sealed=_layers(rest.sealed),
         copies=tuple(_copies(rest)),
         sends=tuple(_sends(rest)),

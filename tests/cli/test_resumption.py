@@ -9,7 +9,7 @@ import pytest
 import rtk as library
 from rtk.schemas.documents import write_document
 
-from ..resumptions import killed, resumed, small_plan
+from ..resumptions import KILL, killed, resumed, small_plan
 from .shell import rtk
 
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_document(str(path / "wrong.json"), replace(resumed(), rest=replace(rest, sends=rest.sends[1:])))
     write_document(str(path / "resumed.json"), killed().timeline)
     write_document(str(path / "redone.json"), killed(0.0).timeline)
-    (path / "faults.jsonl").write_text('{"time_s": 20.0, "kind": "fail", "worker": "1/1"}\n')
+    (path / "faults.jsonl").write_text(KILL)
     return path
 
 
