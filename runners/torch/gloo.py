@@ -341,7 +341,8 @@ class GlooTransport:
 
     def wait_until_connected(self) -> None:
         """Wait until the groups for sums are made, or cannot be, or nobody wants them any more."""
-        wait([self._sums, self._interrupted], return_when=FIRST_COMPLETED)
+        either: list[Future[Any]] = [self._sums, self._interrupted]
+        wait(either, return_when=FIRST_COMPLETED)
 
     def _summing(self) -> PeerGroups:
         """The groups for sums, once they are made."""
