@@ -22,8 +22,6 @@ OWNER_DIED = 130  # EOWNERDEAD
 SHARED, ROBUST = 1, 1  # PTHREAD_PROCESS_SHARED, PTHREAD_MUTEX_ROBUST
 BEGUN_EVERY_S = 0.05
 
-_held: list[mmap.mmap] = []  # for as long as this process lives
-
 
 class Lifeline:
     """The end that watches.
@@ -85,7 +83,8 @@ def hold_lifeline() -> None:
         os.close(file)
         ctypes.CDLL(None).pthread_mutex_lock(_lock_in(memory))
         memory[0] = 1
-        _held.append(memory)
+        # The interpreter's end must not take the memory away: the kernel lets go of the lock only where it finds it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
 
 
 def _lock_in(memory: mmap.mmap) -> ctypes.c_void_p:

@@ -20,9 +20,19 @@ import numpy as np
 from .check import ROUNDING, Violation, check_plan, in_brief, is_close, makespan_of, sums_s
 from .check_standing import faults_of
 from .errors import InvalidInputError
+from .orders import KINDS
 from .plan import Layers, Plan, Stage, Worker
 from .quantities import print_apart, print_bytes, print_number, print_time
-from .resumption import MessageKind, Rest, RestOperation, Resumption, Standing, layer_runs, print_rest_operation
+from .resumption import (
+    MessageKind,
+    Rest,
+    RestOperation,
+    Resumption,
+    Standing,
+    layer_runs,
+    parse_rest_order,
+    print_rest_operation,
+)
 
 Message = tuple[MessageKind, int, int]  # of a micro-batch, by its global number, at a boundary
 Spot = tuple[int, int]  # a live worker, and the place of an operation in its order
@@ -69,10 +79,11 @@ def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
         The problems found, most basic first, with JSON pointers into the rest. What builds on a broken promise is not
         judged.
     """
-    problems = list(_misfits(plan, rest))
+    orders: list[tuple[RestOperation, ...]] = []
+    problems = list(_misfits(plan, rest, orders))
     if problems:
         return problems
-    case = _Case(plan, rest)
+    case = _Case(plan, rest, tuple(orders))
     for judge in (_wrong_standings, _wrong_seals, _wrong_copies, _wrong_orders, _incomplete):
         problems = list(judge(case))
         if problems:
@@ -108,7 +119,7 @@ class TimedStep(NamedTuple):
 
 def timed_rest(plan: Plan, rest: Rest) -> list[list[TimedStep]]:
     """The operations of each live worker of a valid rest, with the times that `check_rest` judges by."""
-    case = _Case(plan, rest)
+    case = _Case(plan, rest, tuple(rest.operations(number, plan) for number in range(len(rest.workers))))
     times = _run(case, _wire(case))
     assert not isinstance(times, Violation), "what is left deadlocks"
     return times
@@ -164,6 +175,7 @@ class _Case:
 
     plan: Plan
     rest: Rest
+    orders: tuple[tuple[RestOperation, ...], ...]
 
     @cached_property
     def live(self) -> tuple[Worker, ...]:
@@ -194,9 +206,9 @@ class _Case:
         return tuple(
             tuple(
                 _RestStep((number, place), one, self.offsets[one.operation.pipeline] + one.operation.microbatch)
-                for place, one in enumerate(self.rest.operations(number, self.plan))
+                for place, one in enumerate(order)
             )
-            for number in range(len(self.live))
+            for number, order in enumerate(self.orders)
         )
 
     @cached_property
@@ -282,17 +294,21 @@ def _print_ranges(ranges: Sequence[Layers]) -> str:
 # The parts of a rest.
 
 
-def _misfits(plan: Plan, rest: Rest) -> Iterator[Violation]:
-    """Parts that are not of this plan, or not of each other."""
+def _misfits(plan: Plan, rest: Rest, orders: list[tuple[RestOperation, ...]]) -> Iterator[Violation]:
+    """Parts that are not of this plan, or not of each other; and all orders, read."""
     live = plan.live_workers()
     if [one.place for one in rest.workers] != [worker.name for worker in live]:
         yield Violation("/workers", "the workers are not those that live in the plan")
         return
-    for number in range(len(live)):
+    for number, (worker, own) in enumerate(zip(live, rest.workers, strict=True)):
+        layers = plan.stage_of(worker).layers
         try:
-            yield from _foreign(plan, number, rest.operations(number, plan))
+            operations = parse_rest_order(own.order, worker.pipeline, layers)
         except InvalidInputError as error:
             yield Violation(_order_of(number), error.what)
+        else:
+            orders.append(operations)
+            yield from _foreign(plan, number, worker, operations)
     standings = Counter(standing.worker for standing in rest.standings)
     for name, count in standings.items():
         if count > 1:
@@ -305,17 +321,17 @@ def _misfits(plan: Plan, rest: Rest) -> Iterator[Violation]:
             yield Violation(f"/workers/{number}/worker", f"worker {one.worker} takes two places")
 
 
-def _foreign(plan: Plan, number: int, operations: Iterable[RestOperation]) -> Iterator[Violation]:
+def _foreign(plan: Plan, number: int, worker: Worker, operations: Sequence[RestOperation]) -> Iterator[Violation]:
     """Operations of micro-batches that do not exist, or of layers that their worker does not hold."""
-    worker = plan.live_workers()[number]
     first, stop = plan.stage_of(worker).layers
     for place, one in enumerate(operations):
         _, pipeline, microbatch = one.operation
+        is_known = pipeline < len(plan.pipelines) and microbatch < plan.pipelines[pipeline].microbatches
+        if is_known and first <= one.layers[0] < one.layers[1] <= stop:
+            continue
+        why = f"is of layers that are not held there: {first}-{stop} are" if is_known else "is of no micro-batch"
         name = f"{print_rest_operation(one, NOBODY, (first, stop))} on worker {worker.name} (operation {place})"
-        if pipeline >= len(plan.pipelines) or microbatch >= plan.pipelines[pipeline].microbatches:
-            yield Violation(_order_of(number), f"{name} is foreign: there is no such micro-batch")
-        if not first <= one.layers[0] < one.layers[1] <= stop:
-            yield Violation(_order_of(number), f"{name} is of layers that are not held there: {first}-{stop} are")
+        yield Violation(_order_of(number), f"{name} {why}")
 
 
 def _wrong_standings(case: _Case) -> Iterator[Violation]:
@@ -456,11 +472,17 @@ def _incomplete(case: _Case) -> Iterator[Violation]:
         for entry in standing.ledger:
             own = sorted(kept & set(range(*entry.layers)))
             summed[np.ix_(own, entry.microbatches)] += 1
-    for step in chain.from_iterable(case.steps):
-        at = slice(*step.own.layers), step.microbatch
-        forward[at] += step.own.kind == "F"
-        backward[at] += step.own.kind in "IB"
-        summed[at] += step.own.kind in "WB" and step.own.accumulates
+    rows = [
+        (layer, step.microbatch, KINDS.index(step.own.kind), step.own.accumulates)
+        for step in chain.from_iterable(case.steps)
+        for layer in range(*step.own.layers)
+    ]
+    layer, microbatch, kind, accumulates = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    for table, kinds, counts in (
+        (forward, "F", np.ones_like(kind)), (backward, "IB", np.ones_like(kind)), (summed, "WB", accumulates)
+    ):  # fmt: skip
+        own = np.isin(kind, [KINDS.index(one) for one in kinds])
+        np.add.at(table, (layer[own], microbatch[own]), counts[own])
     summed[sorted(case.sealed)] += 1
     for layer, microbatch in np.argwhere(summed != 1)[:MOST_NAMED].tolist():
         count = summed[layer, microbatch]

@@ -9,12 +9,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Index, LayerNumber, Name, Ratio, Seconds
-from .orders import Kind, Operation, parse_operation, print_operation
+from .orders import Kind, Operation, print_operation
 from .plan import Layers, Plan, Planner
 
 MessageKind = Literal["activation", "gradient"]
@@ -158,7 +158,8 @@ class RestOperation(NamedTuple):
         return self.operation.kind
 
 
-_REST = re.compile(r"([FIWB][0-9.]+)(?::(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8}))?(~)?")
+_NUMBER = r"(0|[1-9][0-9]{0,8})"
+_REST = re.compile(rf"([FIWB])(?:{_NUMBER}\.)?{_NUMBER}(?::{_NUMBER}-{_NUMBER})?(~)?")
 
 
 def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOperation, ...]:
@@ -182,9 +183,9 @@ def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOper
                 f"{token!r} is not an operation of what is left",
                 fix="write F1.3, F1.3:4-6 of the layers 4 and 5 only, or I1.3~ for the message alone",
             )
-        name, first, stop, again = match.groups()
-        own = layers if first is None else (int(first), int(stop))
-        found.append(RestOperation(parse_operation(name, pipeline), own, again is None))
+        kind, other, microbatch, first, stop, again = match.groups()
+        operation = Operation(cast(Kind, kind), pipeline if other is None else int(other), int(microbatch))
+        found.append(RestOperation(operation, layers if first is None else (int(first), int(stop)), again is None))
     return tuple(found)
 
 

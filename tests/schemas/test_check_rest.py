@@ -489,7 +489,7 @@ def test_people_of_another_plan_are_found(changes: dict[str, Any], problem: tupl
 @pytest.mark.parametrize(
     ("order", "what"),
     [
-        ("F2.0", "F2.0 on worker 0/0 (operation 0) is foreign: there is no such micro-batch"),
+        ("F2.0", "F2.0 on worker 0/0 (operation 0) is of no micro-batch"),
         ("F0:0-2", "F0.0:0-2 on worker 0/0 (operation 0) is of layers that are not held there: 0-1 are"),
         ("G0", "'G0' is not an operation of what is left"),
     ],

@@ -277,6 +277,20 @@ def test_a_closed_connection(reset: bool) -> None:
         assert server.toy.losses() == ["connection closed"]
 
 
+def test_a_death_that_is_told_before_the_connection_ends() -> None:
+    """What the worker has said before counts; then it is lost, and only the process that is meant."""
+    with running() as server, member(server.address, "0/0") as worker, member(server.address, "1/0") as other:
+        server.server.mourn("0/0", 1_000_000)
+        server.server.mourn("1/1", 0)
+        worker.votes(0)
+        worker.say(Vote(0, 1, True, (0,)))
+        server.server.mourn("0/0", 0)
+        wait_for(server.toy.losses)
+        assert server.toy.losses() == ["connection closed"]
+        assert worker.next() == Commit(0, 1)
+        other.votes(0)
+
+
 @pytest.fixture
 def forward_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """By how much the clock of event loops is put forward, in s."""
