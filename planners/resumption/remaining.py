@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -79,13 +78,6 @@ class Remaining:
     weights: Ints
     given_up: tuple[tuple[Layers, ...], ...]
     held: KeptMessages
-
-    @cached_property
-    def kept(self) -> Flags:
-        """Which messages somebody has: kinds x boundaries x micro-batches."""
-        found = np.zeros((2, len(self.cuts), self.forward.shape[1]), dtype=np.bool_)
-        found[self.held.kind, self.held.boundary, self.held.microbatch] = True
-        return found
 
     @property
     def is_empty(self) -> bool:
