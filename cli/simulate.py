@@ -76,8 +76,8 @@ def command(
         quantity(
             DURATION,
             "--regroup",
-            "Time from a failure's detection to the next operation, as measured with gloo on one machine; copies come "
-            "on top, if --profile says their sizes and speed.",
+            "Time to connect anew after a failure, as measured with gloo on one machine; it begins when all have left "
+            "what they were in. Copies come on top, if --profile says their sizes and speed.",
         ),
     ] = 0.05,
     log_memory: Annotated[
