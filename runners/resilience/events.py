@@ -735,7 +735,7 @@ def announcements_of(message: Epoch, plan: Plan, joining: Collection[str]) -> It
 
 
 def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
-    left = [one for number in range(len(rest.workers)) for one in rest.operations(number, plan)]
+    orders = [one.order for one in rest.workers if one.order]
     sealed = {layer for layers in rest.sealed for layer in range(*layers)}
     kept = 0
     for number, worker in enumerate(plan.live_workers()):
@@ -746,8 +746,8 @@ def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
     return IterationResumed(
         iteration=rest.iteration,
         kept=kept,
-        left=len(left),
-        again=sum(not one.accumulates for one in left),
+        left=sum(order.count(" ") + 1 for order in orders),
+        again=sum(order.count("~") for order in orders),
         resent=len(rest.sends),
         copied=len(rest.copies),
         sealed=print_layers(rest.sealed) if rest.sealed else "",
