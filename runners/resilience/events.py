@@ -249,7 +249,7 @@ class IterationResumed(Announcement):
         """How much is kept, and what is left."""
         again = f", {self.again} of them again" if self.again else ""
         sealed = f"; of {self.sealed} the sums are there" if self.sealed else ""
-        kept = f"{self.kept} forward and backward passes kept, {self.left} left"
+        kept = f"{self.kept} passes kept, {self.left} left"
         return f"iteration {self.iteration} goes on: {kept}{again}{sealed}"
 
 
