@@ -226,8 +226,8 @@ class IterationResumed(Announcement):
     """The iteration in which workers were lost goes on where it was.
 
     Attributes:
-        kept: operations whose work stays: what is in its workers' parts of the sums, and in sums of whole stages that
-            have ended, and what is under way and goes on.
+        kept: forward and backward passes, each of a micro-batch at a worker, whose work stays: what is in the workers'
+            parts of the sums, in sums of whole stages that have ended, or under way where somebody goes on with it.
         left: operations that are yet to be run.
         again: those of them that are run again, only for the messages that come of them.
         resent: messages that are sent again.
@@ -249,7 +249,7 @@ class IterationResumed(Announcement):
         """How much is kept, and what is left."""
         again = f", {self.again} of them again" if self.again else ""
         sealed = f"; of {self.sealed} the sums are there" if self.sealed else ""
-        kept = f"{counted(self.kept, 'operation')} kept, {self.left} left"
+        kept = f"{counted(self.kept, 'pass', 'es')} kept, {counted(self.left, 'operation')} left"
         return f"iteration {self.iteration} goes on: {kept}{again}{sealed}"
 
 
@@ -739,10 +739,10 @@ def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
     sealed = {layer for layers in rest.sealed for layer in range(*layers)}
     kept = 0
     for number, worker in enumerate(plan.live_workers()):
-        each = 3 if rest.standing_of(number).splits else 2
-        kept += each * sum(len(runs) for runs in rest.kept(number, plan).values())
+        kept += 2 * sum(len(runs) for runs in rest.kept(number, plan).values())
         kept += sum(1 if after == "F" else 2 for after in rest.taken_up(number, plan).values())
-        kept += len(worker.operations()) * ({*range(*plan.stage_of(worker).layers)} <= sealed)
+        if sealed.issuperset(range(*plan.stage_of(worker).layers)):
+            kept += sum(one.kind != "W" for one in worker.operations())
     return IterationResumed(
         iteration=rest.iteration,
         kept=kept,

@@ -393,7 +393,7 @@ def _unequal(said: Mapping[str, Mapping[int, str]], worker: str) -> tuple[str, i
     return next(
         (
             (other, layer)
-            for other, sums in sorted(said.items())
+            for other, sums in (sorted(said.items()) if own else ())
             for layer in sorted(own.keys() & sums.keys())
             if sums[layer] != own[layer]
         ),
