@@ -235,6 +235,13 @@ class Job:
         """All announcements so far."""
         return self.process.said
 
+    @property
+    def healthy_s(self) -> float:
+        """What an iteration of all workers takes."""
+        whole = len(self.plan.live_workers())
+        times = [float(one["iteration_time_s"]) for one in self.commits() if one["live_workers"] == whole]
+        return statistics.median(times[-7:])
+
     def commits(self) -> list[dict[str, Any]]:
         """The iterations so far."""
         return [one for one in self.said if one["event"] == "iteration"]
@@ -312,10 +319,8 @@ class Strike:
     def wait(self) -> None:
         """Until the moment."""
         if self.moment is not None:
-            commits = self.job.commits()
-            usual_s = statistics.median(one["iteration_time_s"] for one in commits[-5:])
-            self.job.process.wait_for_iteration(commits[-1]["iteration"] + 1)
-            time.sleep(self.moment * usual_s)
+            self.job.process.wait_for_iteration(self.job.commits()[-1]["iteration"] + 1)
+            time.sleep(self.moment * self.job.healthy_s)
 
     def kill(self, name: str) -> None:
         """Kill a worker, now, or in its next sum."""
@@ -325,9 +330,10 @@ class Strike:
             fuse.with_suffix(".part").write_text(f"{self.chance.random() * 0.002}")
             fuse.with_suffix(".part").rename(fuse)
             process.join(MOST_S)
+            self.killed[name] = float(fuse.with_suffix(".dead").read_text())
         else:
+            self.killed[name] = time.perf_counter()
             self.job.process.signal(name, signal.SIGKILL)
-        self.killed[name] = time.perf_counter()
 
 
 def one_dies(strike: Strike) -> list[str]:
@@ -353,10 +359,9 @@ def neighbours_die(strike: Strike) -> list[str]:
 def second_dies(strike: Strike) -> list[str]:
     """Another worker, while the first death is being recovered from; everybody's stage has a third holder."""
     first = one_dies(strike)
-    pace_s = statistics.median(one["iteration_time_s"] for one in strike.job.commits()[-5:])
     second = strike.chance.choice(strike.live())
     strike.moment = strike.chance.random()
-    time.sleep(strike.moment * strike.chance.choice((0.05, 0.3, 1.0)) * pace_s)
+    time.sleep(strike.moment * strike.chance.choice((0.05, 0.3, 1.0)) * strike.job.healthy_s)
     strike.kill(second)
     return [*first, second]
 
@@ -411,14 +416,12 @@ def struck(strike: Strike) -> dict[str, Any]:
     """One cycle."""
     job, since = strike.job, len(strike.job.said)
     names = job.case.strike(strike)
-    first_s = min(strike.killed.values())
-    failed = job.await_event("failure", since)
-    at = job.await_event("recovered", since)
-    while sum(one["event"] == "failure" for one in job.said[since:]) < len(strike.killed):
-        at = job.await_event("recovered", job.await_event("failure", at))
+    first_s = min(strike.killed[name] for name in names)
+    failures = [job.await_event("failure", since, worker=name) for name in names]
+    at = job.await_event("recovered", max(failures))
     if job.case.both:
-        live = job.said[job.await_event("iteration", since)]["live_workers"]
-        for _ in range(3):  # as many re-routed iterations, by which the others are measured
+        live = [one for one in job.commits() if one["at_s"] <= job.said[at]["at_s"]][-1]["live_workers"]
+        for _ in range(2):  # as many re-routed iterations, by which the others are measured
             since_next = len(job.said)
             job.await_event("iteration", since_next, live_workers=live)
     commits = [one for one in job.commits() if one["at_s"] <= job.said[at]["at_s"]]
@@ -428,9 +431,10 @@ def struck(strike: Strike) -> dict[str, Any]:
         "killed": names,
         "moment": strike.moment,
         "after_commit_s": first_s - max(one["at_s"] for one in job.commits() if one["at_s"] < first_s),
-        "detected_s": job.said[failed]["at_s"] - first_s,
+        "detected_s": job.said[min(failures)]["at_s"] - first_s,
         "kill_to_commit_s": job.said[at]["at_s"] - first_s,
         "iteration_s": commits[-1]["at_s"] - commits[-2]["at_s"],
+        "healthy_s": job.healthy_s,
         "rerouted_s": rerouted_s,
         "recovered": _fields([job.said[at]], "recovered")[0],
         "resumed": _fields(job.said[since : at + 1], "resume"),

@@ -7,6 +7,7 @@ left of an iteration".
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .check import ROUNDING, Violation, check_plan, is_close, makespan_of, sums_s
+from .check import ROUNDING, Violation, check_plan, in_brief, is_close, makespan_of, sums_s
 from .check_standing import faults_of
 from .errors import InvalidInputError
+from .orders import KINDS
 from .plan import Layers, Plan, Stage, Worker
 from .quantities import print_apart, print_bytes, print_number, print_time
-from .resumption import MessageKind, Rest, RestOperation, Resumption, Standing, layer_runs, print_rest_operation
+from .resumption import (
+    MessageKind,
+    Rest,
+    RestOperation,
+    Resumption,
+    Standing,
+    layer_runs,
+    parse_rest_order,
+    print_rest_operation,
+)
 
 Message = tuple[MessageKind, int, int]  # of a micro-batch, by its global number, at a boundary
 Spot = tuple[int, int]  # a live worker, and the place of an operation in its order
@@ -44,6 +55,14 @@ def check_resumption(resumption: Resumption) -> list[Violation]:
     ]
 
 
+def require_valid_resumption(resumption: Resumption, source: str) -> None:
+    """Raise InvalidInputError, naming `source` and the first problem, unless the resumption is valid."""
+    problems = check_resumption(resumption)
+    if problems:
+        where = f"{source}, {problems[0].path}"
+        raise InvalidInputError(in_brief(problems), where=where, fix="rtk verify lists every problem")
+
+
 def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
     """Check everything that an order of what is left promises.
 
@@ -60,10 +79,11 @@ def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
         The problems found, most basic first, with JSON pointers into the rest. What builds on a broken promise is not
         judged.
     """
-    problems = list(_misfits(plan, rest))
+    orders: list[tuple[RestOperation, ...]] = []
+    problems = list(_misfits(plan, rest, orders))
     if problems:
         return problems
-    case = _Case(plan, rest)
+    case = _Case(plan, rest, tuple(orders))
     for judge in (_wrong_standings, _wrong_seals, _wrong_copies, _wrong_orders, _incomplete):
         problems = list(judge(case))
         if problems:
@@ -74,7 +94,35 @@ def check_rest(plan: Plan, rest: Rest) -> list[Violation]:
     times = _run(case, wiring)
     if isinstance(times, Violation):
         return [times]
-    return [*_in_vain(case, wiring), *_over_limit(case), *_wrong_prediction(case, times)]
+    ended_s = [run[-1].end_s if run else 0.0 for run in times]
+    return [*_in_vain(case, wiring), *_over_limit(case), *_wrong_prediction(case, ended_s)]
+
+
+class TimedStep(NamedTuple):
+    """An operation of what is left, and when it is run.
+
+    Attributes:
+        own: the operation.
+        start_s, end_s: of it, in s from the beginning of what is left.
+        arrival_s: when its message is there; 0 where it needs none, or has it.
+        maker: the operation that makes its message: its live worker's number, and its place in that one's order.
+        is_resent: whether its message was kept by another worker, who sends it again.
+    """
+
+    own: RestOperation
+    start_s: float
+    end_s: float
+    arrival_s: float
+    maker: Spot | None
+    is_resent: bool
+
+
+def timed_rest(plan: Plan, rest: Rest) -> list[list[TimedStep]]:
+    """The operations of each live worker of a valid rest, with the times that `check_rest` judges by."""
+    case = _Case(plan, rest, tuple(rest.operations(number, plan) for number in range(len(rest.workers))))
+    times = _run(case, _wire(case))
+    assert not isinstance(times, Violation), "what is left deadlocks"
+    return times
 
 
 class _RestStep(NamedTuple):
@@ -127,6 +175,7 @@ class _Case:
 
     plan: Plan
     rest: Rest
+    orders: tuple[tuple[RestOperation, ...], ...]
 
     @cached_property
     def live(self) -> tuple[Worker, ...]:
@@ -157,9 +206,9 @@ class _Case:
         return tuple(
             tuple(
                 _RestStep((number, place), one, self.offsets[one.operation.pipeline] + one.operation.microbatch)
-                for place, one in enumerate(self.rest.operations(number, self.plan))
+                for place, one in enumerate(order)
             )
-            for number in range(len(self.live))
+            for number, order in enumerate(self.orders)
         )
 
     @cached_property
@@ -216,7 +265,7 @@ class _Case:
         if source == target:
             return 0.0
         _, microbatch, boundary = message
-        origin = int(np.searchsorted(self.offsets, microbatch, side="right")) - 1
+        origin = bisect_right(self.offsets, microbatch) - 1
         sender, receiver = self.live[source], self.live[target]
         pipeline = sender.pipeline if sender.pipeline == receiver.pipeline else origin
         stages = self.plan.template_of(pipeline).stages
@@ -234,6 +283,10 @@ def _all_of(ranges: Iterable[Layers]) -> frozenset[int]:
     return frozenset(chain.from_iterable(range(*layers) for layers in ranges))
 
 
+def _printed(plan: Plan, microbatch: int) -> str:
+    return ".".join(map(str, plan.microbatch_at(microbatch)))
+
+
 def _print_ranges(ranges: Sequence[Layers]) -> str:
     return ", ".join(f"{first}-{stop}" for first, stop in ranges) or "none"
 
@@ -241,17 +294,21 @@ def _print_ranges(ranges: Sequence[Layers]) -> str:
 # The parts of a rest.
 
 
-def _misfits(plan: Plan, rest: Rest) -> Iterator[Violation]:
-    """Parts that are not of this plan, or not of each other."""
+def _misfits(plan: Plan, rest: Rest, orders: list[tuple[RestOperation, ...]]) -> Iterator[Violation]:
+    """Parts that are not of this plan, or not of each other; and all orders, read."""
     live = plan.live_workers()
     if [one.place for one in rest.workers] != [worker.name for worker in live]:
         yield Violation("/workers", "the workers are not those that live in the plan")
         return
-    for number in range(len(live)):
+    for number, (worker, own) in enumerate(zip(live, rest.workers, strict=True)):
+        layers = plan.stage_of(worker).layers
         try:
-            yield from _foreign(plan, number, rest.operations(number, plan))
+            operations = parse_rest_order(own.order, worker.pipeline, layers)
         except InvalidInputError as error:
             yield Violation(_order_of(number), error.what)
+        else:
+            orders.append(operations)
+            yield from _foreign(plan, number, worker, operations)
     standings = Counter(standing.worker for standing in rest.standings)
     for name, count in standings.items():
         if count > 1:
@@ -264,17 +321,17 @@ def _misfits(plan: Plan, rest: Rest) -> Iterator[Violation]:
             yield Violation(f"/workers/{number}/worker", f"worker {one.worker} takes two places")
 
 
-def _foreign(plan: Plan, number: int, operations: Iterable[RestOperation]) -> Iterator[Violation]:
+def _foreign(plan: Plan, number: int, worker: Worker, operations: Sequence[RestOperation]) -> Iterator[Violation]:
     """Operations of micro-batches that do not exist, or of layers that their worker does not hold."""
-    worker = plan.live_workers()[number]
     first, stop = plan.stage_of(worker).layers
     for place, one in enumerate(operations):
         _, pipeline, microbatch = one.operation
+        is_known = pipeline < len(plan.pipelines) and microbatch < plan.pipelines[pipeline].microbatches
+        if is_known and first <= one.layers[0] < one.layers[1] <= stop:
+            continue
+        why = f"is of layers that are not held there: {first}-{stop} are" if is_known else "is of no micro-batch"
         name = f"{print_rest_operation(one, NOBODY, (first, stop))} on worker {worker.name} (operation {place})"
-        if pipeline >= len(plan.pipelines) or microbatch >= plan.pipelines[pipeline].microbatches:
-            yield Violation(_order_of(number), f"{name} is foreign: there is no such micro-batch")
-        if not first <= one.layers[0] < one.layers[1] <= stop:
-            yield Violation(_order_of(number), f"{name} is of layers that are not held there: {first}-{stop} are")
+        yield Violation(_order_of(number), f"{name} {why}")
 
 
 def _wrong_standings(case: _Case) -> Iterator[Violation]:
@@ -315,6 +372,19 @@ def _wrong_seals(case: _Case) -> Iterator[Violation]:
             yield Violation(f"/workers/{number}/given_up", what)
         if half - lost and _all_of(given_up):
             what = f"the layers given up hold what I of micro-batch {min(half - lost)} has added, whose W is to come"
+            yield Violation(f"/workers/{number}/given_up", what)
+        yield from _torn_ties(case, number)
+
+
+def _torn_ties(case: _Case, number: int) -> Iterator[Violation]:
+    """What layers share has one gradient at a worker: it is kept with all of them, or given up with all."""
+    standing = case.standings[number]
+    summed = {layer for entry in standing.ledger if entry.microbatches for layer in range(*entry.layers)}
+    dropped = _all_of(() if standing.layers is None else (standing.layers,)) - case.kept(number) - case.sealed
+    for tie in standing.ties:
+        kept = summed & case.kept(number) & set(tie.layers)
+        if kept and summed & dropped & set(tie.layers):
+            what = f"worker {standing.worker} keeps layer {min(kept)}, and drops another one that shares parameters"
             yield Violation(f"/workers/{number}/given_up", what)
 
 
@@ -377,7 +447,7 @@ def _misplaced(step: _RestStep, before: str | None, splits: bool) -> str | None:
     """Why an operation cannot follow what was done last of its piece at its worker; None where it can."""
     kind = step.own.kind
     if kind == "F":
-        return "it is under way there already" if before is not None else None
+        return None  # it takes the place of a stash
     if (kind == "B") == splits:
         return f"this worker's backward passes are {'I and W' if splits else 'B'}"
     if kind == "W" and not step.own.accumulates:
@@ -402,25 +472,26 @@ def _incomplete(case: _Case) -> Iterator[Violation]:
         for entry in standing.ledger:
             own = sorted(kept & set(range(*entry.layers)))
             summed[np.ix_(own, entry.microbatches)] += 1
-    for step in chain.from_iterable(case.steps):
-        at = slice(*step.own.layers), step.microbatch
-        forward[at] += step.own.kind == "F"
-        backward[at] += step.own.kind in "IB"
-        summed[at] += step.own.kind in "WB" and step.own.accumulates
+    rows = [
+        (layer, step.microbatch, KINDS.index(step.own.kind), step.own.accumulates)
+        for step in chain.from_iterable(case.steps)
+        for layer in range(*step.own.layers)
+    ]
+    layer, microbatch, kind, accumulates = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    for table, kinds, counts in (
+        (forward, "F", np.ones_like(kind)), (backward, "IB", np.ones_like(kind)), (summed, "WB", accumulates)
+    ):  # fmt: skip
+        own = np.isin(kind, [KINDS.index(one) for one in kinds])
+        np.add.at(table, (layer[own], microbatch[own]), counts[own])
     summed[sorted(case.sealed)] += 1
     for layer, microbatch in np.argwhere(summed != 1)[:MOST_NAMED].tolist():
         count = summed[layer, microbatch]
         what = f"is {f'{count} times' if count else 'nowhere'} in the sum of layer {layer}"
-        yield Violation("/workers", f"micro-batch {_print_number(case, microbatch)} {what}")
+        yield Violation("/workers", f"micro-batch {_printed(case.plan, microbatch)} {what}")
     for table, kind in ((forward, "forward"), (backward, "backward")):
         for layer, microbatch in np.argwhere(table > 1)[:MOST_NAMED].tolist():
-            what = f"the {kind} pass of micro-batch {_print_number(case, microbatch)} in layer {layer} is run twice"
+            what = f"the {kind} pass of micro-batch {_printed(case.plan, microbatch)} in layer {layer} is run twice"
             yield Violation("/workers", what)
-
-
-def _print_number(case: _Case, microbatch: int) -> str:
-    pipeline = int(np.searchsorted(case.offsets, microbatch, side="right")) - 1
-    return f"{pipeline}.{microbatch - case.offsets[pipeline]}"
 
 
 @dataclass(frozen=True)
@@ -481,33 +552,35 @@ def _sends(case: _Case, problems: list[Violation]) -> dict[tuple[int, Message], 
     return sends
 
 
-def _run(case: _Case, wiring: _Wiring) -> list[float] | Violation:
-    """When each live worker ends its last operation in s, or the deadlock that keeps some from it."""
-    ended: dict[Spot, float] = {}
-    free_s = [0.0] * len(case.live)
-    next_of = [0] * len(case.live)
+def _run(case: _Case, wiring: _Wiring) -> list[list[TimedStep]] | Violation:
+    """The operations of each live worker with their times, or the deadlock that keeps some from it."""
+    done: dict[Spot, TimedStep] = {}
+    runs: list[list[TimedStep]] = [[] for _ in case.live]
     waiting: dict[Spot, list[int]] = defaultdict(list)
     ready = list(range(len(case.live)))
     while ready:
         number = ready.pop()
-        while next_of[number] < len(case.steps[number]):
-            step = case.steps[number][next_of[number]]
+        run = runs[number]
+        while len(run) < len(case.steps[number]):
+            step = case.steps[number][len(run)]
             maker = wiring.maker.get(step.spot)
-            if maker is not None and maker not in ended:
+            if maker is not None and maker not in done:
                 waiting[maker].append(number)
                 break
             arrival_s = wiring.resent.get(step.spot, 0.0)
             if maker is not None:
                 message = step.takes
                 assert message is not None
-                arrival_s = ended[maker] + case.delay_s(message, maker[0], number)
-            free_s[number] = max(free_s[number], arrival_s) + case.duration_s(step)
-            ended[step.spot] = free_s[number]
-            next_of[number] += 1
+                arrival_s = done[maker].end_s + case.delay_s(message, maker[0], number)
+            start_s = max(run[-1].end_s if run else 0.0, arrival_s)
+            is_resent = step.spot in wiring.resent
+            run.append(TimedStep(step.own, start_s, start_s + case.duration_s(step), arrival_s, maker, is_resent))
+            done[step.spot] = run[-1]
             ready += waiting.pop(step.spot, ())
+    next_of = list(map(len, runs))
     blocked = {number: (number, place) for number, place in enumerate(next_of) if place < len(case.steps[number])}
     if not blocked:
-        return free_s
+        return runs
     chained = [next(iter(blocked))]
     while (before := wiring.maker[blocked[chained[-1]]][0]) not in chained:
         chained.append(before)

@@ -32,7 +32,8 @@ class WhereTimeWent:
 
     Attributes:
         working_s: on iterations that counted in the end.
-        lost_s: on work that was lost: interrupted iterations, and what was committed after the last checkpoint.
+        lost_s: on work that was lost: that part of interrupted iterations that was done again, and what was committed
+            after the last checkpoint.
         detecting_s, planning_s, copying_s, restarting_s, checkpointing_s: pauses.
         waiting_s: without a plan, for nodes.
     """
@@ -218,6 +219,7 @@ class Moment:
         known: the fleet as far as it is known what is slow; None: all of that is known.
         level: which costly remedies what is slow has been worth by now (as in `Conditions`).
         settled: whether all nodes at work have the state of their places; until then nobody changes his.
+        done: of the iteration under way, the part that has passed, in a replay; a running job asks its workers.
     """
 
     time_s: float
@@ -228,6 +230,7 @@ class Moment:
     known: Fleet | None = None
     level: int = 0
     settled: bool = True
+    done: float = 0.0
 
     @property
     def believed(self) -> Fleet:
@@ -288,7 +291,9 @@ class StateChange:
         pauses: before its first iteration, one after the other.
         after_s: seconds from the moment to when it is due; until then the standing before it goes on. A new moment
             cancels steps that are not yet due.
-        interrupts: it takes over in the midst of an iteration, whose work is lost; else at the iteration's end.
+        interrupts: it takes over in the midst of an iteration; else at the iteration's end.
+        left: of an iteration that is interrupted, the part of one of the next standing's that is still to be done
+            after the pauses; 1: all of it, so that its work is lost.
         rolls_back: what was committed since the last checkpoint is lost too.
         restart: why a running job should rather be saved and start again on other workers (Greyhound's S4).
     """
@@ -298,6 +303,7 @@ class StateChange:
     pauses: tuple[Pause, ...] = ()
     after_s: float = 0.0
     interrupts: bool = False
+    left: float = 1.0
     rolls_back: bool = False
     restart: str = ""
 
@@ -343,6 +349,9 @@ class Costs:
         storage_bytes_per_s: at which a node reads a checkpoint. 2e9: an assumption, a shared parallel file system.
         mean_time_between_failures_s: of the whole cluster, for Young's formula. 10800: Llama 3's 54 days / 419.
         gpu_hour_price: in the currency of your choice. 2.
+        redo_all: of an iteration in which nodes are lost, under the policies that `rtk run` has: 0: what finished work
+            was not lost is kept, as `rtk run` does; 1: all is done again, as in the papers of SlipStream and Oobleck,
+            and as under `rtk run --log-memory 0`. 0.
     """
 
     detection_s: float = 5.0
@@ -357,6 +366,7 @@ class Costs:
     storage_bytes_per_s: float = 2e9
     mean_time_between_failures_s: float = 10_800.0
     gpu_hour_price: float = 2.0
+    redo_all: int = 0
 
 
 MOST = 1e15  # of a cost: `Seconds` of schemas/fields.py, and far above what anything costs

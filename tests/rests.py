@@ -141,7 +141,10 @@ class _Draw:
             before = chance.choice([None, (first, chance.randint(first + 1, self.layers))])
         splits = before is None or chance.random() < 0.7
         is_spoilt = before not in (None, stage) and splits and chance.random() < 0.5
-        return _Sitting(worker, before, stage, splits, is_spoilt)
+        # What layers share has one gradient, which cannot be kept of one of them.
+        is_torn = before is not None and any(before[0] <= tie[0] and tie[-1] < before[1] for tie in self.ties)
+        is_torn &= before != stage
+        return _Sitting(worker, before, stage, splits or is_torn, is_spoilt or is_torn)
 
     def _seal(self) -> set[int]:
         chance = self.chance

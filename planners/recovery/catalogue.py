@@ -62,13 +62,21 @@ def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
 
         return Watched(made.replayed(job), job.costs)
     found = made(getattr(module, entry.job).replayed(job) if entry.job else job)
-    return cast("RecoveryPolicy", found) if entry.heeds else _unheeding(found)
+    if entry.heeds:
+        return cast("RecoveryPolicy", found)
+    return _resuming(_unheeding(found), job) if entry.job else _unheeding(found)
 
 
 def _unheeding(found: Ordering) -> RecoveryPolicy:
     from .detecting import Unheeding
 
     return Unheeding(found)
+
+
+def _resuming(found: RecoveryPolicy, job: TrainingJob) -> RecoveryPolicy:
+    from .interruption import Resuming
+
+    return Resuming(found, job.costs)
 
 
 def require_name(name: str) -> None:

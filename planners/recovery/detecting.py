@@ -89,7 +89,7 @@ class Unheeding:
 
     def _time_s(self, believed: TrainingState, nodes: Collection[str], troubles: PlanConditions) -> float:
         """What an iteration takes; plans of formations that differ in names only are the same."""
-        key = _nameless(believed.formation, nodes)
+        key = nameless(believed.formation, nodes)
         if (key, troubles) not in self._times_s:
             self._times_s[key, troubles] = self._ready(key, believed).iteration_time_s(troubles)
         return self._times_s[key, troubles]
@@ -111,14 +111,14 @@ def _formation(standing: TrainingState) -> BelievedLayout:
     return cast("BelievedLayout", standing.formation)
 
 
-def _nameless(formation: object, nodes: Collection[str]) -> Hashable:
+def nameless(formation: object, nodes: Collection[str]) -> Hashable:
     """A formation without the names of nodes."""
     if isinstance(formation, str):
         return "" if formation in nodes else formation
     if isinstance(formation, tuple):
-        return tuple(_nameless(part, nodes) for part in formation)
+        return tuple(nameless(part, nodes) for part in formation)
     if is_dataclass(formation):
-        parts = (_nameless(getattr(formation, part.name), nodes) for part in fields(formation))
+        parts = (nameless(getattr(formation, part.name), nodes) for part in fields(formation))
         return (type(formation), *parts)
     return formation
 

@@ -302,7 +302,7 @@ class Oobleck:
         return {one.nodes: tuple(gpu_bytes(layers, stage) for stage in one.stages) for one in self.templates.templates}
 
     @cached_property
-    def _layers(self) -> dict[int, tuple[Range, ...]]:
+    def layers(self) -> dict[int, tuple[Range, ...]]:
         """The layers of each node of a pipeline, by its number of nodes."""
         gpus = self.templates.gpus_per_node
         return {
@@ -374,7 +374,7 @@ class Oobleck:
     def _crew(self, situation: _Situation) -> Iterator[CrewNode]:
         """The nodes that are there, named by their places."""
         for k, (size, gone) in enumerate(situation.parts):
-            for i, layers in enumerate(self._layers[size]):
+            for i, layers in enumerate(self.layers[size]):
                 if i not in gone:
                     yield CrewNode(name_of((k, i)), (k, i), layers)
         for n in range(len(situation.joining)):

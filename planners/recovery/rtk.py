@@ -27,26 +27,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import takewhile
-from math import sqrt
+from math import inf, sqrt
 from typing import cast
 
 from ... import __version__
 from ...schemas.conditions import AS_PLANNED, PlanConditions
 from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError, InvalidInputError
-from ...schemas.plan import Pipeline, Place, Plan, Planner, Stage, Worker
-from ...schemas.profile import Profile
+from ...schemas.plan import Layers, Pipeline, Place, Plan, Planner, Stage, Worker
+from ...schemas.profile import Profile, held_bytes
 from ...schemas.protocols import RecoveryPolicy, RunningPolicy
 from ...schemas.replay import Checkpointing, Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 from ...schemas.templates import Templates
 from ..batch.distribute import distribute
 from ..batch.exact import Pace
+from ..oobleck.assignment import CrewNode, LayerSizes, PipelineAssignment, assign
 from ..oobleck.pace import connection_of
 from ..oobleck.plan import OPTION, rest_of, template_among, template_name
 from ..scheduling.assemble import with_prediction
 from ..shape import template_of
 from .adapting import Adapting
 from .detecting import paced
+from .interruption import Interruptions
 from .job import (
     RUNNING,
     Horizon,
@@ -145,9 +147,20 @@ class UnlikeZeroBubble:
             return None
         return held.troubles.under(with_prediction(self._oobleck.plan_of(held.kinds)))
 
+    def unpromised(self, standing: TrainingState) -> Plan:
+        """The same plan of a standing that trains, without a prediction."""
+        held = _held(standing)
+        return held.troubles.under(self._oobleck.plan_of(held.kinds))
+
     def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """As Oobleck."""
         return self._oobleck.seats(_held(standing).base)
+
+    def layers(self, standing: TrainingState) -> dict[str, Layers]:
+        """What each node holds, in the order of their seats."""
+        pipelines = _oobleck_layout(_held(standing).base).pipelines
+        rows = ((names, self._oobleck.layers[len(names)]) for names in pipelines)
+        return {name: layers for names, held in rows for name, layers in zip(names, held, strict=True)}
 
     def _under(self, base: TrainingState, fleet: Fleet, kinds: Layout | None = None) -> TrainingState:
         """A standing of Oobleck's as it is in this fleet, with its own micro-batches unless others are given."""
@@ -302,6 +315,29 @@ class Way:
             return self.policy.adapted(standing, believed, fleet)
         return standing
 
+    def unpromised(self, standing: TrainingState) -> Plan:
+        """The plan of a standing that trains, with what is slow; it need have no prediction."""
+        if isinstance(self.policy, UnlikeZeroBubble):
+            return self.policy.unpromised(standing)
+        return cast("Plan", self.policy.plan(standing))
+
+    def layers(self, standing: TrainingState) -> dict[str, Layers]:
+        """What each node holds, in the order of their seats."""
+        if isinstance(self.policy, UnlikeZeroBubble):
+            return self.policy.layers(standing)
+        found: dict[str, Layers] = {}
+        for (_, stage), node in sorted(self.policy.seats(standing).items()):
+            layers = self._stages[stage].layers
+            first, stop = found.get(node, layers)
+            found[node] = min(first, layers[0]), max(stop, layers[1])
+        return found
+
+    @cached_property
+    def _stages(self) -> tuple[Stage, ...]:
+        """Of the grid."""
+        assert self.grid is not None
+        return template_of(self.grid.profile, self.grid.shape).stages
+
     def holders(self, standing: TrainingState) -> int:
         """How many nodes hold a layer, of the layer that fewest hold."""
         seats = self.policy.seats(standing)
@@ -443,6 +479,7 @@ class Rtk:
 
     def __init__(self, ways: Sequence[Way], costs: Costs, horizon: Horizon, job: TrainingJob | None = None) -> None:
         self._ways, self._costs, self._horizon, self._job = ways, costs, horizon, job
+        self._interruptions = Interruptions(costs, self._unpromised, self.seats)
 
     @classmethod
     def replayed(cls, job: TrainingJob) -> Rtk:
@@ -485,8 +522,7 @@ class Rtk:
         found = [stays, urgent_of(stays), *self._adapts(standing, stays, moment, left_s)]
         found += self._spares(standing, moment, left_s)
         found += self._changes(self._job, standing, stays, moment, left_s)
-        best = max(found, key=lambda steps: self._expected(standing, steps, left_s))
-        return tuple(map(_saving, best))
+        return tuple(map(_saving, self._best(standing, found, moment, left_s)))
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """Of the way in force."""
@@ -512,14 +548,41 @@ class Rtk:
     def _running(self) -> RunningPolicy:
         return cast("RunningPolicy", self._ways[0].policy)
 
-    def _expected(self, standing: TrainingState, steps: Transition, left_s: float) -> float:
+    def _unpromised(self, standing: TrainingState) -> Plan:
+        return self._way(standing).unpromised(_layout(standing).held)
+
+    def _best(
+        self, standing: TrainingState, answers: Sequence[Transition], moment: Moment, left_s: float
+    ) -> Transition:
+        """The answer that commits most, the first one of several; what is left of an iteration is planned by need.
+
+        Those come first that would be best if nothing were lost: once none of the others could be better, that is it.
+        """
+
+        def least(steps: Transition) -> Transition:
+            if not steps:
+                return steps
+            return (replace(steps[0], left=interruptions.least_left(standing, steps[0], moment)), *steps[1:])
+
+        interruptions, best = self._interruptions, (-inf, 0)
+        most = [self._expected(standing, least(steps), moment, left_s) for steps in answers]
+        for number in sorted(range(len(answers)), key=lambda number: -most[number]):
+            if most[number] < best[0]:
+                break
+            resumed = interruptions.resumed(standing, answers[number], moment)
+            found = self._expected(standing, resumed, moment, left_s), -number
+            if found > best:
+                best, chosen = found, resumed
+        return chosen
+
+    def _expected(self, standing: TrainingState, steps: Transition, moment: Moment, left_s: float) -> float:
         """Micro-batches committed by the horizon, less what the next failure costs if it takes the state along."""
-        last = steps[-1].standing if steps else standing
+        last, found = steps[-1].standing if steps else standing, _committed(standing, steps, moment.done, left_s)
         if last.iteration_time_s is None or self._way(last).holders(_layout(last).held) > 1:
-            return _committed(standing, steps, left_s)
+            return found
         saved = last.checkpointing
         lost_s = self._costs.restart_s + (min(left_s, saved.every_s) / 2 if saved else left_s)
-        return _committed(standing, steps, left_s) - lost_s * last.microbatches_per_s
+        return found - lost_s * last.microbatches_per_s
 
     def _stays(self, standing: TrainingState, moment: Moment, left_s: float) -> Transition:
         """What the way in force does; slow nodes that it does without stay out as long as they are slow."""
@@ -587,9 +650,25 @@ class Rtk:
                 nodes, asked_per_s = len(there.nodes), least_per_s * (1 + LEAST_GAIN * (way.grid is not None))
                 if not way.may_give(nodes, asked_per_s):
                     continue
-                target = self._marked(way.begin(there, known), number, spared, left_s)
-                if target.microbatches_per_s > asked_per_s:
-                    yield target
+                begun = way.begin(there, known)
+                if begun.microbatches_per_s > asked_per_s:
+                    seated = begun if waits or known.is_slow else self._seated(now, way, begun, there)
+                    yield self._marked(seated, number, spared, left_s)
+
+    def _seated(self, now: TrainingState, way: Way, begun: TrainingState, fleet: Fleet) -> TrainingState:
+        """The same in another way, its nodes seated so that they keep most of the layers that they have now."""
+        had, seats = self._way(now).layers(_layout(now).held), way.layers(begun)
+        nodes = sorted(fleet.nodes, key=lambda node: node not in had)
+        crew = [CrewNode(node, None, had.get(node)) for node in nodes[: len(seats)]]
+        slots, weigh = PipelineAssignment((len(seats),), (None,), ()), LayerSizes(self._layer_bytes)
+        (row,) = assign(crew, slots, {len(seats): tuple(seats.values())}, weigh)
+        return way.begin(replace(fleet, nodes=(*(node.name for node in row), *nodes[len(seats) :])), fleet)
+
+    @cached_property
+    def _layer_bytes(self) -> tuple[float, ...]:
+        assert self._job is not None
+        layers = self._job.profile.layers
+        return tuple(sum(held_bytes(layers, number, number + 1)) for number in range(len(layers)))
 
     def _goes_over(self, job: TrainingJob, urgent: Transition, target: TrainingState) -> Iterator[Transition]:
         """To another formation with the state that there is: in the pause of a failure, or beside training."""
@@ -671,14 +750,17 @@ def _sets(believed: Fleet) -> list[frozenset[str]]:
     return [frozenset(), *(frozenset(node for node, factor in slow if factor >= limit) for limit in limits)]
 
 
-def _committed(standing: TrainingState, steps: Iterable[StateChange], left_s: float) -> float:
-    """Micro-batches that are expected until the next failure, which is so many seconds away."""
+def _committed(standing: TrainingState, steps: Iterable[StateChange], done: float, left_s: float) -> float:
+    """Micro-batches that are expected until the next failure, which is so many seconds away.
+
+    Of the iteration under way a part is done; who interrupts it may have to do more of it again, or less.
+    """
     now_s, found = 0.0, 0.0
     for step in steps:
         due_s = min(max(now_s, step.after_s), left_s)
         found += (due_s - now_s) * standing.microbatches_per_s
         if step.interrupts:
-            found -= standing.microbatches / 2
+            found -= standing.microbatches * (done - (1 - step.left))
         now_s, standing = min(left_s, due_s + total_s(step.pauses)), step.standing
     return found + (left_s - now_s) * standing.microbatches_per_s
 

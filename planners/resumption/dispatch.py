@@ -21,7 +21,7 @@ NONE = -1
 ROUNDING = 1e-9
 
 
-class Work(NamedTuple):
+class DispatchWork(NamedTuple):
     """What is to be scheduled; arrays over the operations unless it says otherwise.
 
     Attributes:
@@ -53,7 +53,7 @@ class Work(NamedTuple):
     limit_bytes: Floats
 
 
-class Space(NamedTuple):
+class DispatchSpace(NamedTuple):
     """How far a schedule is.
 
     Attributes:
@@ -122,7 +122,7 @@ def take(heap: MutableInts, begin: int, size: int, priority: Floats) -> int:
 
 
 @kernel
-def decides_at(space: Space, worker: int, time_s: float) -> None:
+def decides_at(space: DispatchSpace, worker: int, time_s: float) -> None:
     """Set when a worker decides next, and move it to its place among all."""
     event_s, heap, at = space.event_s, space.heap, space.at
     event_s[worker] = time_s
@@ -154,7 +154,7 @@ def decides_at(space: Space, worker: int, time_s: float) -> None:
 
 
 @kernel
-def arrive(work: Work, space: Space, operation: int) -> None:
+def arrive(work: DispatchWork, space: DispatchSpace, operation: int) -> None:
     """Nothing is missing any more: the operation can start at a time that is known."""
     worker = work.worker[operation]
     coming, there_s = space.coming, space.there_s
@@ -172,7 +172,7 @@ def arrive(work: Work, space: Space, operation: int) -> None:
 
 
 @kernel
-def found(work: Work, space: Space, operation: int, time_s: float) -> None:
+def found(work: DispatchWork, space: DispatchSpace, operation: int, time_s: float) -> None:
     """One of the things that an operation waits for is there from some time on."""
     space.there_s[operation] = max(space.there_s[operation], time_s)
     space.missing[operation] -= 1
@@ -187,7 +187,7 @@ def heap_of(kind: int) -> int:
 
 
 @kernel
-def look(work: Work, space: Space, worker: int, now_s: float, priority: Floats) -> None:
+def look(work: DispatchWork, space: DispatchSpace, worker: int, now_s: float, priority: Floats) -> None:
     """Put what can start by now into the worker's heaps."""
     counts, begin = space.counts, work.start[worker]
     operations = work.start[len(work.held_bytes)]
@@ -202,13 +202,13 @@ def look(work: Work, space: Space, worker: int, now_s: float, priority: Floats) 
 
 
 @kernel
-def admits(work: Work, space: Space, worker: int, operation: int) -> bool:
+def admits(work: DispatchWork, space: DispatchSpace, worker: int, operation: int) -> bool:
     """Whether a worker has memory for an operation."""
     return space.held_bytes[worker] + work.takes_bytes[operation] <= work.limit_bytes[worker]
 
 
 @kernel
-def pick(work: Work, space: Space, worker: int, priority: Floats) -> int:
+def pick(work: DispatchWork, space: DispatchSpace, worker: int, priority: Floats) -> int:
     """The heap that a worker takes its next operation from, NONE: there is nothing that it could run now."""
     counts, begin = space.counts, work.start[worker]
     operations = work.start[len(work.held_bytes)]
@@ -225,7 +225,7 @@ def pick(work: Work, space: Space, worker: int, priority: Floats) -> int:
 
 
 @kernel
-def next_arrival_s(work: Work, space: Space, worker: int) -> float:
+def next_arrival_s(work: DispatchWork, space: DispatchSpace, worker: int) -> float:
     """When something comes that a worker can run then, as far as that is known."""
     begin = work.start[worker]
     for at in range(space.counts[FIELDS * worker + BEGIN], space.counts[FIELDS * worker + END]):
@@ -236,7 +236,7 @@ def next_arrival_s(work: Work, space: Space, worker: int) -> float:
 
 
 @kernel
-def run(work: Work, space: Space, worker: int, heap: int, now_s: float, priority: Floats) -> None:
+def run(work: DispatchWork, space: DispatchSpace, worker: int, heap: int, now_s: float, priority: Floats) -> None:
     """Run the first of a heap, and tell those that wait for it."""
     counts, begin = space.counts, work.start[worker]
     operations = work.start[len(work.held_bytes)]
@@ -257,15 +257,17 @@ def run(work: Work, space: Space, worker: int, heap: int, now_s: float, priority
 
 
 @kernel
-def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, wait: float) -> None:
-    """Schedule everything; `Space.order` and `Space.free_s` then hold it.
+def dispatch(  # noqa: C901 - a kernel: what is said apart is called
+    given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, wait: float
+) -> None:
+    """Schedule everything; `DispatchSpace.order` and `DispatchSpace.free_s` then hold it.
 
     Args:
-        given, taken: `Work` and `Space` as plain tuples, whose types numba finds out at once.
+        given, taken: `DispatchWork` and `DispatchSpace` as plain tuples, whose types numba finds out at once.
         priority: of each operation; the least goes first.
         wait: W does not start if F, I or B comes within this fraction of its duration.
     """
-    work, space = Work(*given), Space(*taken)
+    work, space = DispatchWork(*given), DispatchSpace(*taken)
     workers = len(work.held_bytes)
     for worker in range(workers):
         for field in range(FIELDS):

@@ -7,13 +7,14 @@ schedules order it, and the best one counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...schemas.conditions import Conditions
 from ...schemas.errors import InfeasibleError
 from ...schemas.orders import Kind, Operation
-from ...schemas.plan import Place, Plan
+from ...schemas.plan import Layers, Place, Plan
 from ...schemas.resumption import (
     MessageKind,
     Resend,
@@ -26,19 +27,31 @@ from ...schemas.resumption import (
 )
 from ..scheduling.evaluate import evaluate
 from ..scheduling.forms import Form, pays
-from .agreement import agree
+from .agreement import AgreedSums, agree
 from .bound import bound_s
-from .costs import costs_of
+from .costs import CrewCosts, costs_of
 from .crew import Crew
 from .dispatch import dispatch
-from .operations import Operations, operations_of
-from .remaining import ACTIVATION, remaining
+from .operations import OperationTable, operations_of
+from .remaining import ACTIVATION, Remaining, remaining
 from .routing import route
 from .scheduling import Schedule, schedule
 
 KINDS: tuple[Kind, ...] = ("F", "I", "W", "B")
 # Plain Python schedules so many operations while the machine code is loaded.
 INTERPRETED_OPERATIONS = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What is left for a crew, and how it is done."""
+
+    crew: Crew
+    agreement: AgreedSums
+    costs: CrewCosts
+    left: Remaining
+    operations: OperationTable
+    schedule: Schedule
 
 
 def plan_rest(
@@ -49,6 +62,36 @@ def plan_rest(
     conditions: Conditions,
 ) -> Rest:
     """Who does what is left of an iteration (a `Resume`); arguments and errors as there."""
+    found = _found(plan, seats, standings)
+    makespan_s = found.schedule.makespan_s
+    if not np.isfinite(makespan_s):
+        raise InfeasibleError("memory limits leave no room to finish what is under way")
+    redo_s = plan.prediction.makespan_s if plan.prediction else evaluate(plan).makespan_s
+    if makespan_s >= redo_s:
+        raise InfeasibleError("to do all of the iteration again is as quick")
+    least_s = min(bound_s(found.costs, found.operations, found.left), makespan_s)
+    gap = makespan_s / least_s - 1 if least_s > 0 else 0.0
+    cuts = found.left.cuts
+    return Rest(
+        iteration,
+        tuple(standings),
+        _workers(found.crew, cuts, found.left.given_up, found.operations, found.schedule),
+        found.agreement.sealed,
+        found.agreement.copies,
+        _sends(found.crew, cuts, found.operations),
+        RestPrediction(makespan_s, least_s, gap, redo_s),
+    )
+
+
+def rest_makespan_s(plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[Standing, ...]) -> float:
+    """How long what is left takes, in s, without saying who does what; infinite where memory limits let none end.
+
+    The rest as for `Resume`.
+    """
+    return _found(plan, seats, standings).schedule.makespan_s
+
+
+def _found(plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[Standing, ...]) -> _Found:
     crew = Crew.seated(plan, seats, standings)
     agreement = agree(crew)
     left = remaining(crew, agreement.sealed)
@@ -57,30 +100,14 @@ def plan_rest(
     form = Form(pays(dispatch, 3 * cells, INTERPRETED_OPERATIONS))
     executor = route(crew, costs, left, form)
     operations = operations_of(crew, costs, left, executor)
-    found = schedule(costs, operations, form)
-    if not np.isfinite(found.makespan_s):
-        raise InfeasibleError("memory limits leave no room to finish what is under way")
-    redo_s = plan.prediction.makespan_s if plan.prediction else evaluate(plan).makespan_s
-    if found.makespan_s >= redo_s:
-        raise InfeasibleError("to do all of the iteration again is as quick")
-    least_s = min(bound_s(costs, operations, left), found.makespan_s)
-    gap = found.makespan_s / least_s - 1 if least_s > 0 else 0.0
-    return Rest(
-        iteration,
-        tuple(standings),
-        _workers(crew, left.cuts, left.given_up, operations, found),
-        agreement.sealed,
-        agreement.copies,
-        _sends(crew, left.cuts, operations),
-        RestPrediction(found.makespan_s, least_s, gap, redo_s),
-    )
+    return _Found(crew, agreement, costs, left, operations, schedule(costs, operations, form))
 
 
 def _workers(
     crew: Crew,
     cuts: Sequence[int],
-    given_up: Sequence[tuple[tuple[int, int], ...]],
-    operations: Operations,
+    given_up: Sequence[tuple[Layers, ...]],
+    operations: OperationTable,
     found: Schedule,
 ) -> tuple[RestWorker, ...]:
     units, origin = operations.units, _origins(crew.plan)
@@ -102,7 +129,7 @@ def _origins(plan: Plan) -> list[tuple[int, int]]:
     return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
 
 
-def _sends(crew: Crew, cuts: Sequence[int], operations: Operations) -> tuple[Resend, ...]:
+def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable) -> tuple[Resend, ...]:
     sends = operations.sends
     kinds: dict[int, MessageKind] = {ACTIVATION: "activation"}
     columns = (column.tolist() for column in (sends.source, sends.target, sends.kind, sends.microbatch, sends.boundary))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..scheduling.forms import Form
-from .dispatch import FIELDS, Space, Work, dispatch
+from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch
 from .operations import NONE, F, W
 
 if TYPE_CHECKING:
-    from .costs import Costs, Floats
-    from .operations import Ints, Operations
+    from .costs import CrewCosts, Floats
+    from .operations import OperationTable
+    from .remaining import Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Schedule:
     makespan_s: float
 
 
-def schedule(costs: Costs, operations: Operations, form: Form) -> Schedule:
+def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> Schedule:
     """The best schedule found; of infinite length where memory limits let none end."""
     work = _work(costs, operations, form)
     space = _space(len(costs.held), len(operations.unit), form)
@@ -41,14 +42,14 @@ def schedule(costs: Costs, operations: Operations, form: Form) -> Schedule:
     return best
 
 
-def _rules(operations: Operations, tails_s: Floats) -> list[tuple[Floats, float]]:
+def _rules(operations: OperationTable, tails_s: Floats) -> list[tuple[Floats, float]]:
     is_forward = operations.kind == F
     by_tail = -tails_s
     backward_first = by_tail + np.where(is_forward, 2 * float(tails_s.max(initial=0.0)) + 1, 0.0)
     return [(priority, wait) for priority in (by_tail, backward_first) for wait in (0.0, 0.5)]
 
 
-def _made(costs: Costs, operations: Operations, work: Work, space: Space) -> Schedule:
+def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> Schedule:
     counts = np.asarray(space.counts).reshape(-1, FIELDS)[:, -1].tolist()
     order, start = np.array(space.order), list(work.start)
     orders = tuple(order[at : at + count] for at, count in zip(start, counts, strict=False))
@@ -58,7 +59,7 @@ def _made(costs: Costs, operations: Operations, work: Work, space: Space) -> Sch
     return Schedule(orders, np.array(space.begin_s), makespan_s)
 
 
-def _work(costs: Costs, operations: Operations, form: Form) -> Work:
+def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchWork:
     count = len(operations.unit)
     numbers = np.arange(count)
     next_own, next_other = np.full(count, NONE), np.full(count, NONE)
@@ -70,7 +71,7 @@ def _work(costs: Costs, operations: Operations, form: Form) -> Work:
     stashed = (units.forward == NONE) & units.counts
     size = np.where(units.backward == NONE, costs.bytes[units.worker, 1], costs.bytes[units.worker, 0])
     np.add.at(held_bytes, units.worker[stashed], size[stashed])
-    return Work(
+    return DispatchWork(
         worker=form.ints(operations.worker),
         kind=form.ints(operations.kind),
         next_own=form.ints(next_own),
@@ -87,8 +88,8 @@ def _work(costs: Costs, operations: Operations, form: Form) -> Work:
     )
 
 
-def _space(workers: int, operations: int, form: Form) -> Space:
-    return Space(
+def _space(workers: int, operations: int, form: Form) -> DispatchSpace:
+    return DispatchSpace(
         form.int_space(operations), form.float_space(operations), form.float_space(operations),
         form.int_space(operations), form.int_space(3 * operations), form.int_space(operations),
         form.int_space(FIELDS * workers), form.float_space(workers), form.float_space(workers),
@@ -96,7 +97,7 @@ def _space(workers: int, operations: int, form: Form) -> Space:
     )  # fmt: skip
 
 
-def tails(costs: Costs, operations: Operations) -> Floats:
+def tails(costs: CrewCosts, operations: OperationTable) -> Floats:
     """The longest chain from the start of each operation to the end of the iteration, in s."""
     count = len(operations.unit)
     next_own, next_other = np.full(count, NONE), np.full(count, NONE)
@@ -115,7 +116,7 @@ def tails(costs: Costs, operations: Operations) -> Floats:
     return found
 
 
-def _backwards(operations: Operations) -> Ints:
+def _backwards(operations: OperationTable) -> Ints:
     """An order in which each operation comes after those that wait for it: W, then I upwards, then F downwards."""
     first = operations.units.first[operations.unit]
     rank = np.where(operations.kind == W, 0, np.where(operations.kind == F, 2, 1))

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...schemas.kernels import MutableInts, compiled, kernel
-from ...schemas.orders import Kind, Operation, Token, print_operation
+from ...schemas.orders import KINDS as LETTERS
+from ...schemas.orders import Kind, Operation, Token, parse_columns, print_operation
 from ...schemas.plan import Plan, Stage, Worker
 from .forms import pays
 
@@ -323,6 +324,26 @@ def codes_of(plan: Plan, problem: Problem) -> Orders:
         [KINDS * number[op.pipeline, op.microbatch] + CODE_OF_KIND[op.kind] for op in worker.operations()]
         for worker in plan.workers
     ]
+
+
+def ordered_problem_of(plan: Plan) -> tuple[Problem, list[Ints]]:
+    """What `problem_of` and `codes_of` say, read at once: for plans of many operations."""
+    origin, microbatch = _ranked(plan)
+    number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
+    number[origin, microbatch] = np.arange(len(origin))
+    depth = max(len(plan.template_of(k).stages) for k in range(len(plan.pipelines)))
+    executor = np.full((len(origin), depth), NO_WORKER, dtype=np.int64)
+    split = np.zeros(executor.shape, dtype=np.bool_)
+    texts, pipelines = [one.order or "" for one in plan.workers], [one.pipeline for one in plan.workers]
+    columns = parse_columns(texts, pipelines)
+    worker = np.repeat(np.arange(len(texts)), columns.counts)
+    job, stage = number[columns.pipeline, columns.microbatch], np.array([one.stage for one in plan.workers])[worker]
+    forward, split_backward = (columns.kind == LETTERS.index(kind) for kind in "FI")
+    executor[job[forward], stage[forward]] = worker[forward]
+    split[job[split_backward], stage[split_backward]] = True
+    codes = KINDS * job + np.array([CODE_OF_KIND[kind] for kind in LETTERS])[columns.kind]
+    orders = np.split(codes, np.cumsum(columns.counts)[:-1])
+    return _problem(plan, origin, microbatch, executor, split), orders
 
 
 def coded(orders: Sequence[Sequence[Token]]) -> Orders:

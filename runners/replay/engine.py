@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import RecoveryPolicy
@@ -233,7 +233,8 @@ class _Replay:
                 closes_s = moment.time_s  # nothing changes: the trace says how long it lasts
                 continue
             self._carry_out(steps, asked_s, moment.time_s)
-            steps, asked_s, fleet = self._policy.react(self._clock.standing, moment), moment.time_s, moment.fleet
+            steps = self._policy.react(self._clock.standing, replace(moment, done=self._clock.done))
+            asked_s, fleet = moment.time_s, moment.fleet
             self._clock.count(len(fleet.nodes))
         end_s = max(asked_s, closes_s) if until_s is None else until_s
         self._carry_out(steps, asked_s, end_s)
@@ -320,6 +321,7 @@ class Clock:
     worked_s: float = 0.0
     _pauses: list[Pause] = field(default_factory=list)
     _part_s: float = 0.0  # of the iteration that is under way
+    _ahead_s: float = 0.0  # of that, what it did not take: pauses in which others worked, and workers that were lost
     _since_checkpoint_s: float = 0.0  # of work that was committed
     _uncertain: list[_Uncertain] = field(default_factory=list)
 
@@ -339,28 +341,37 @@ class Clock:
 
     @property
     def boundary_s(self) -> float:
-        """When a standing could take over without loss: at the end of the pauses, or of the iteration under way."""
-        iteration_s = self.standing.iteration_time_s
-        if self._pauses or not iteration_s or self._part_s <= ROUNDING * iteration_s:
-            return self.now_s + sum(pause.lasts_s for pause in self._pauses)
-        return self.now_s + iteration_s - self._part_s
+        """When a standing could take over without loss: at the end of the pauses, and of the iteration under way."""
+        iteration_s, ready_s = self.standing.iteration_time_s, self.now_s + sum(one.lasts_s for one in self._pauses)
+        if not iteration_s or self._part_s <= ROUNDING * iteration_s:
+            return ready_s
+        return ready_s + iteration_s - self._part_s
+
+    @property
+    def done(self) -> float:
+        """Of the iteration under way, the part that has passed."""
+        return self._part_s / self.standing.iteration_time_s if self.standing.iteration_time_s else 0.0
 
     def take_over(self, step: StateChange) -> None:
         """Now, let a step's standing take over.
 
-        A step that interrupts loses the iteration under way, and with `rolls_back` all since the last checkpoint; of
-        pauses that it interrupts, what they had left beyond its own is still to be waited for. Another one comes at a
-        `boundary_s`.
+        A step that interrupts loses of the iteration under way what is to be done again, and with `rolls_back` all
+        since the last checkpoint; of pauses that it interrupts, what they had left beyond its own is still to be waited
+        for, and nobody is further than before. Another one comes at a `boundary_s`.
         """
         if step.interrupts:
-            self._lose_part()
+            least = 1 - self.done if self._pauses else 0.0
+            kept_s = (1 - max(step.left, least)) * (step.standing.iteration_time_s or 0.0)
+            self._keep(0.0 if step.rolls_back else kept_s)
             left = _beyond(self._pauses, sum(pause.lasts_s for pause in step.pauses))
             self._pauses = [*step.pauses, *left]
         else:
+            if self._part_s > ROUNDING * (self.standing.iteration_time_s or 0.0):
+                self._commit(1, self.standing.iteration_time_s or 0.0)  # of one that was resumed nothing was left
+            self._part_s = 0.0
             self._pauses = list(step.pauses)
         if step.rolls_back:
             self._roll_back()
-        self._part_s = 0.0
         self.standing = step.standing
         self._open_span()
 
@@ -372,8 +383,8 @@ class Clock:
 
     def close(self) -> None:
         """The trace has ended: the last iteration, unfinished, was work, though it commits nothing."""
-        self._spend("working", self._part_s)
-        self._part_s = 0.0
+        self._spend("working", self._part_s - self._ahead_s)
+        self._part_s = self._ahead_s = 0.0
         self._close_span()
 
     def _rest(self, time_s: float) -> None:
@@ -421,7 +432,8 @@ class Clock:
 
     def _commit(self, iterations: int, iteration_s: float) -> None:
         if iterations:
-            work_s, microbatches = iterations * iteration_s, iterations * self.standing.microbatches
+            work_s, microbatches = iterations * iteration_s - self._ahead_s, iterations * self.standing.microbatches
+            self._ahead_s = 0.0
             self._spend("working", work_s)
             self.microbatches += microbatches
             self.spans[-1].microbatches += microbatches
@@ -434,9 +446,11 @@ class Clock:
         self._since_checkpoint_s = 0.0
         self._uncertain.clear()
 
-    def _lose_part(self) -> None:
-        self._spend("lost", self._part_s)
-        self._part_s = 0.0
+    def _keep(self, kept_s: float) -> None:
+        """So much of the next standing's iteration is done; what took longer was lost."""
+        took_s = self._part_s - self._ahead_s
+        self._spend("lost", took_s - kept_s)
+        self._part_s, self._ahead_s = kept_s, max(0.0, kept_s - took_s)
 
     def _roll_back(self) -> None:
         for one in self._uncertain:

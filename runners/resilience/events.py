@@ -226,7 +226,8 @@ class IterationResumed(Announcement):
     """The iteration in which workers were lost goes on where it was.
 
     Attributes:
-        kept: operations, of those that the plan has for the whole iteration, whose work stays.
+        kept: operations whose work stays: what is in its workers' parts of the sums, and in sums of whole stages that
+            have ended, and what is under way and goes on.
         left: operations that are yet to be run.
         again: those of them that are run again, only for the messages that come of them.
         resent: messages that are sent again.
@@ -735,13 +736,18 @@ def announcements_of(message: Epoch, plan: Plan, joining: Collection[str]) -> It
 
 def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
     left = [one for number in range(len(rest.workers)) for one in rest.operations(number, plan)]
-    again = sum(not one.accumulates for one in left)
-    whole = sum(len(tuple(worker.operations())) for worker in plan.live_workers())
+    sealed = {layer for layers in rest.sealed for layer in range(*layers)}
+    kept = 0
+    for number, worker in enumerate(plan.live_workers()):
+        each = 3 if rest.standing_of(number).splits else 2
+        kept += each * sum(len(runs) for runs in rest.kept(number, plan).values())
+        kept += sum(1 if after == "F" else 2 for after in rest.taken_up(number, plan).values())
+        kept += len(worker.operations()) * ({*range(*plan.stage_of(worker).layers)} <= sealed)
     return IterationResumed(
         iteration=rest.iteration,
-        kept=max(0, whole - (len(left) - again)),
+        kept=kept,
         left=len(left),
-        again=again,
+        again=sum(not one.accumulates for one in left),
         resent=len(rest.sends),
         copied=len(rest.copies),
         sealed=print_layers(rest.sealed) if rest.sealed else "",

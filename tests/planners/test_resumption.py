@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given, settings
@@ -30,7 +31,7 @@ def stages_of(cuts: list[int], rng: Random, limit: bool = False) -> tuple[Stage,
             weight_stash_bytes=1.0,
             memory_limit_bytes=9.0 if limit else None,
         )
-        for first, stop in zip(cuts, cuts[1:], strict=False)
+        for first, stop in pairwise(cuts)
     )
 
 
@@ -185,7 +186,7 @@ def live_through(job: Job, deaths: int) -> tuple[int, int]:
         standings = tuple(who.standing(job.model) for who in (*crew, *others[:1]))
         job.workers = crew
         seats = tuple((who.name, worker.place) for who, worker in zip(crew, job.plan.live_workers(), strict=True))
-        for worker, who in zip(job.plan.live_workers(), crew, strict=True):
+        for who in crew:
             if who.layers is None:
                 who.splits = job.splits
         try:

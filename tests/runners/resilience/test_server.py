@@ -16,7 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience import server as server_module
-from rtk.runners.resilience.events import Announcement, Arrived, LogLost, Lost, PlanKept, Restarted, Said, WorkerGaveUp
+from rtk.runners.resilience.events import (
+    Announcement,
+    Arrived,
+    IterationRedone,
+    LogLost,
+    Lost,
+    PlanKept,
+    Restarted,
+    Said,
+    WorkerGaveUp,
+)
 from rtk.runners.resilience.journal import read_events, take
 from rtk.runners.resilience.protocol import (
     STRANGER_BYTES,
@@ -49,10 +59,11 @@ from rtk.runners.resilience.wire import (
     read_secret,
 )
 from rtk.runners.training import SECRET as SECRET_NAME
-from rtk.schemas.conditions import Conditions
+from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
+from rtk.schemas.resumption import Rest
 
 from .toy import ALONE, JOB, PLAN, SECRET, Running, Toy, hello, running
 
@@ -388,6 +399,37 @@ def test_plans(error: Exception, reason: str) -> None:
         go.set()
         wait_for(lambda: server.announced)
         assert server.announced == [PlanKept(reason=reason)]
+
+
+@pytest.mark.parametrize(
+    ("resume", "reason"),
+    [
+        (None, "nobody plans what is left"),
+        (InfeasibleError("it is as quick"), "it is as quick"),
+        (ValueError("x"), "the planner failed: ValueError('x')"),
+        (Rest(3, (), ()), "what was planned is left of something else"),
+        (Rest(4, (), ()), "what was planned is for other workers"),
+    ],
+)
+def test_what_is_left_is_planned_in_the_same_thread(resume: Any, reason: str) -> None:
+    """Whatever comes of it, it has an answer: what is left, or why all is to be done anew."""
+    threads: list[str] = []
+
+    def planned(plan: Plan, seats: Any, iteration: int, standings: Any, conditions: Conditions) -> Any:
+        assert (plan, seats, iteration, standings, conditions) == (ALONE, (("0/0", (0, 0)),), 4, (), HEALTHY)
+        threads.append(threading.current_thread().name)
+        if isinstance(resume, Exception):
+            raise resume
+        return resume
+
+    with (
+        running(surroundings={"resume": planned if resume else None}) as server,
+        member(server.address) as worker,
+    ):
+        worker.say(Suspect(0, "rest"))
+        wait_for(lambda: server.announced)
+        assert server.announced == [IterationRedone(reason=reason)]
+        assert threads == ["planner"] * (resume is not None)
 
 
 def test_timers() -> None:

@@ -1,0 +1,328 @@
+"""What is left of an iteration in which nodes are lost: what a replay has its policies keep.
+
+A running job asks its workers what they have of the iteration under way, and plans what is left of it
+(`planners/resumption`). In a replay what they have follows from the plan in force, and from when the nodes were lost:
+who waits for nobody who is gone goes on until that is noticed, `Costs.detection_s` later, and finishes the operation
+that he is at. Then the same planner says how long the rest takes by the plan that follows. All messages are kept.
+
+Where we deviate from a running job: the moment of the loss is rounded to a `PHASES`th of the iteration; one that was
+resumed itself is taken to be as far as its plan is when as much of it is left; with a staggered optimizer an iteration
+is as far in its makespan as in its period, and nobody has begun the next one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...schemas.plan import Place, Plan
+from ...schemas.protocols import RecoveryPolicy
+from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
+from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, Stash, layer_runs
+from ..resumption.plan import rest_makespan_s
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_problem_of
+from ..scheduling.retime import Retimer
+from .detecting import nameless
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+PHASES = 64
+MOST_KEPT = 64  # timetables
+NONE = -1
+
+PlanOf = Callable[[TrainingState], Plan]
+SeatsOf = Callable[[TrainingState], Mapping[Place, str]]
+
+
+class Resuming:
+    """Around a policy that loses interrupted iterations: it goes on with them, as `rtk run` does.
+
+    Args:
+        policy: for all else; its plans have what is slow in them.
+        costs: of the job.
+    """
+
+    def __init__(self, policy: RecoveryPolicy, costs: Costs) -> None:
+        self._policy = policy
+        self._interruptions = Interruptions(costs, self._plan, policy.seats)
+
+    def begin(self, fleet: Fleet) -> TrainingState:
+        """As the policy."""
+        return self._policy.begin(fleet)
+
+    def react(self, standing: TrainingState, moment: Moment) -> Transition:
+        """As the policy; what is left of an interrupted iteration is done by the plan that follows."""
+        return self._interruptions.resumed(standing, self._policy.react(standing, moment), moment)
+
+    def plan(self, standing: TrainingState) -> Plan | None:
+        """As the policy."""
+        return self._policy.plan(standing)
+
+    def seats(self, standing: TrainingState) -> Mapping[Place, str]:
+        """As the policy."""
+        return self._policy.seats(standing)
+
+    def _plan(self, standing: TrainingState) -> Plan:
+        found = self._policy.plan(standing)
+        assert found is not None
+        return found
+
+
+class Interruptions:
+    """What is left of iterations in which nodes are lost; every answer is remembered.
+
+    Args:
+        costs: of the job.
+        plan: that is in force in a standing, with what is slow in it.
+        seats: who sits where in it.
+    """
+
+    def __init__(self, costs: Costs, plan: PlanOf, seats: SeatsOf) -> None:
+        self._costs, self._plan, self._seats = costs, plan, seats
+        self._timetables: dict[Hashable, Timetable] = {}
+        self._left: dict[Hashable, float] = {}
+
+    def resumed(self, standing: TrainingState, steps: Transition, moment: Moment) -> Transition:
+        """A policy's answer in which the iteration under way is not done again, where it need not be.
+
+        While groups form, what is left is planned.
+        """
+        if not steps or not self.can_resume(standing, steps[0], moment):
+            return steps
+        left = self.left(standing, steps[0], moment)
+        pauses = _planned_meanwhile(steps[0].pauses) if left < 1 else steps[0].pauses
+        return (replace(steps[0], left=left, pauses=pauses), *steps[1:])
+
+    def can_resume(self, standing: TrainingState, step: StateChange, moment: Moment) -> bool:
+        """Whether a step interrupts an iteration that can be gone on with: all have the state that it began with."""
+        if self._costs.redo_all or not step.interrupts or step.rolls_back or not moment.done:
+            return False
+        following = step.standing
+        goes_on = standing.iteration_time_s is not None and following.iteration_time_s is not None
+        return goes_on and standing.microbatches == following.microbatches
+
+    def least_left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
+        """What `left` may be at best: nothing was lost, and everybody goes on until the loss is noticed."""
+        noticing_s = self._costs.detection_s / (standing.iteration_time_s or 1.0)
+        return max(0.0, 1 - moment.done - noticing_s) if self.can_resume(standing, step, moment) else 1.0
+
+    def left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
+        """Of an iteration that `can_resume`, the part that is still to be done after the step, from 0 to 1."""
+        before, after = dict(self._seats(standing)), dict(self._seats(step.standing))
+        lost = frozenset(place for place, node in before.items() if node in moment.lost)
+        names, phase = _names(before), round(moment.done * PHASES)
+        place_of = {name: place for place, name in names.items()}
+        moved = tuple((place, place_of.get(name)) for place, name in sorted(_names(after).items()))
+        keys = (self._key(standing, before), self._key(step.standing, after))
+        question = (*keys, lost, moved, phase)
+        if question not in self._left:
+            running, following = self._timetable(keys[0], standing), self._timetable(keys[1], step.standing)
+            pace = running.makespan_s / (standing.iteration_time_s or 1.0)
+            at_s = phase / PHASES * running.makespan_s
+            reached = running.reached(lost, at_s, at_s + self._costs.detection_s * pace)
+            self._left[question] = _left(following, reached, moved)
+        return self._left[question]
+
+    def _key(self, standing: TrainingState, seats: Mapping[Place, str]) -> Hashable:
+        return nameless(standing.formation, set(seats.values()))
+
+    def _timetable(self, key: Hashable, standing: TrainingState) -> Timetable:
+        if key not in self._timetables:
+            if len(self._timetables) == MOST_KEPT:
+                del self._timetables[next(iter(self._timetables))]
+            self._timetables[key] = Timetable(self._plan(standing))
+        return self._timetables[key]
+
+
+def _planned_meanwhile(pauses: tuple[Pause, ...]) -> tuple[Pause, ...]:
+    """Of a failure's pauses: groups form while it is planned."""
+    forming_s = sum(pause.lasts_s for pause in pauses if pause.kind == "restarting")
+    shorter = (
+        replace(pause, lasts_s=max(0.0, pause.lasts_s - forming_s)) if pause.kind == "planning" else pause
+        for pause in pauses
+    )
+    return tuple(pause for pause in shorter if pause.lasts_s > 0)
+
+
+def _names(seats: Mapping[Place, str]) -> dict[Place, str]:
+    """The name of each worker: its node's, and the how manieth it is there."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    found = {}
+    for place in sorted(seats):
+        found[place] = f"{seats[place]}/{counts[seats[place]]}"
+        counts[seats[place]] += 1
+    return found
+
+
+def _left(
+    following: Timetable, reached: Mapping[Place, Standing], moved: tuple[tuple[Place, Place | None], ...]
+) -> float:
+    """The part of an iteration by the plan that follows that those who now sit elsewhere have left."""
+    standings, seats = [], []
+    for number, (place, before) in enumerate(moved):
+        name = str(number)
+        standing = None if before is None else reached.get(before)
+        standings.append(Standing(name, None) if standing is None else replace(standing, worker=name))
+        seats.append((name, place))
+    rest_s = rest_makespan_s(following.plan, tuple(seats), tuple(standings))
+    return min(1.0, rest_s / following.makespan_s)
+
+
+@dataclass(frozen=True, eq=False)
+class _Done:
+    """Which of a worker's operations have ended, and what of the messages that others take has arrived."""
+
+    microbatch: Ints
+    kind: Ints
+    split: Flags
+    done: Flags
+    arrived: Flags
+
+    def of(self, kind: int) -> Ints:
+        """The micro-batches whose operation of a kind has ended, ascending."""
+        return np.sort(self.microbatch[self.done & (self.kind == kind)])
+
+    def taken(self, kind: int) -> Ints:
+        """The micro-batches whose message for an operation of a kind is there, ascending."""
+        return np.sort(self.microbatch[(self.done | self.arrived) & (self.kind == kind)])
+
+    @property
+    def finished(self) -> Ints:
+        """The micro-batches whose gradients are in the worker's sums, ascending."""
+        last = self.done & ((self.kind == WEIGHT) | ((self.kind == BACKWARD) & ~self.split))
+        return np.sort(self.microbatch[last])
+
+
+class Timetable:
+    """When the operations and sums of a plan begin and end.
+
+    Args:
+        plan: with what is slow in it; it needs no prediction.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        problem, orders = ordered_problem_of(plan)
+        retimer, workers = Retimer(problem.with_objective(False)), problem.workers
+        self.plan, self.makespan_s, self._parts = plan, retimer.value_s(orders), workers.parts
+        counts = [len(order) for order in orders]
+        self._reach = [slice(*ends) for ends in pairwise(np.cumsum([0, *counts]).tolist())]
+        self._worker = np.repeat(np.arange(len(counts)), counts)
+        job, self._kind = np.divmod(np.concatenate(orders), KINDS)
+        stage, numbers = workers.stage[self._worker], np.arange(len(job))
+        self._split = problem.split[job, stage]
+        letter = np.where((self._kind == BACKWARD) & ~self._split, KINDS, self._kind)
+        starts_s = np.asarray(retimer.start_s)
+        reaches = (retimer.reach(number) for number in range(len(counts)))
+        self._start_s = np.concatenate([starts_s[reach.start : reach.stop] for reach in reaches])
+        self._end_s = self._start_s + workers.durations_s[self._worker, letter]
+        offsets = np.array([plan.microbatch_offset(k) for k in range(len(plan.pipelines))])
+        self._microbatch = (offsets[problem.origin] + problem.microbatch)[job]
+
+        at = np.full((KINDS, *problem.executor.shape), NONE)
+        at[self._kind, job, stage] = numbers
+        upwards = (self._kind == FORWARD) & (stage > 0)
+        downwards = (self._kind == BACKWARD) & (stage < problem.depth[problem.origin[job]] - 1)
+        self._maker = np.full(len(job), NONE)
+        self._maker[upwards] = at[FORWARD, job[upwards], stage[upwards] - 1]
+        self._maker[downwards] = at[BACKWARD, job[downwards], stage[downwards] + 1]
+
+        self._group = workers.group
+        ends_s = np.zeros(len(self._parts.held))
+        np.maximum.at(ends_s, workers.group[workers.live], retimer.spans_s[1][workers.live])
+        begun_s = self._parts.begun_s(workers.sums_s, ends_s.tolist())
+        self._summed_s = [begun + lasts for begun, lasts in zip(begun_s, workers.sums_s, strict=True)]
+
+    def reached(self, lost: Collection[Place], at_s: float, until_s: float) -> dict[Place, Standing]:
+        """What each worker that lives has of the iteration; by its place, which is its name, too.
+
+        Args:
+            lost: places whose workers are lost.
+            at_s: when that happens, in s of the iteration.
+            until_s: until then the others begin further operations.
+        """
+        workers = self.plan.workers
+        is_lost = np.array([worker.place in lost for worker in workers])
+        done = np.where(is_lost[self._worker], self._end_s <= at_s, self._start_s < until_s)
+        done = self._without_waiting(done)
+        sealed = self._sealed(done, is_lost, at_s, until_s)
+        arrived = (self._maker != NONE) & done[self._maker]
+        found = {}
+        for number, (worker, reach) in enumerate(zip(workers, self._reach, strict=True)):
+            if not worker.failed and not is_lost[number]:
+                own = _Done(self._microbatch[reach], self._kind[reach], self._split[reach], done[reach], arrived[reach])
+                found[worker.place] = self._standing(number, own, sealed)
+        return found
+
+    def _without_waiting(self, done: Flags) -> Flags:
+        """Of operations that could have been done by their times, those that wait for nothing that is not done."""
+        numbers, workers = np.arange(len(done)), len(self._reach)
+        while True:
+            first = np.full(workers, len(done))
+            np.minimum.at(first, self._worker[~done], numbers[~done])
+            still = numbers < first[self._worker]
+            still &= (self._maker == NONE) | still[self._maker]
+            if (still == done).all():
+                return done
+            done = still
+
+    def _sealed(self, done: Flags, is_lost: Flags, at_s: float, until_s: float) -> list[bool]:
+        """Of each part of the layers, whether its gradients are summed: all its holders have come so far."""
+        parts = self._parts
+        ends_s = np.full(len(parts.held), until_s)
+        for number in range(len(self._reach)):
+            if is_lost[number]:
+                ends_s[self._group[number]] = at_s
+        waits = np.unique(self._group[self._worker[~done]])
+        found = [True] * len(self._summed_s)
+        for part in reversed(range(len(found))):
+            holders = [stage for stage, _ in parts.shares[part]]
+            comes = not np.isin(holders, waits).any() and self._summed_s[part] <= min(ends_s[holders])
+            found[part] = comes and (part + 1 == len(found) or not parts.linked[part] or found[part + 1])
+        return found
+
+    def _standing(self, number: int, own: _Done, sealed: list[bool]) -> Standing:
+        worker, group = self.plan.workers[number], self._group[number]
+        layers = self.plan.stage_of(worker).layers
+        summed = [one for one in self._part_layers(group) if sealed[one[0]]]
+        there = {layer for _, part in summed for layer in range(*part)}
+        finished = tuple(own.finished.tolist())
+        begun, halfway = own.of(FORWARD), own.of(BACKWARD)
+        stashes = ("F", np.setdiff1d(begun, halfway)), ("I", np.setdiff1d(halfway, own.finished))
+        runs = layer_runs(set(range(*layers)) - there) if finished else ()
+        return Standing(
+            worker=worker.name,
+            layers=layers,
+            splits=bool(own.split.any()),
+            ledger=tuple(LedgerEntry(run, finished) for run in runs),
+            sealed=layer_runs(there),
+            stashes=tuple(Stash(after, tuple(numbers.tolist())) for after, numbers in stashes if len(numbers)),  # type: ignore[arg-type]
+            messages=tuple(_messages(layers, own, self.plan.templates[0].stages[-1].layers[1])),
+        )
+
+    def _part_layers(self, group: int) -> Iterator[tuple[int, tuple[int, int]]]:
+        """The parts of a stage, and their layers."""
+        cuts = sorted({border for held in self._parts.held for border in held})
+        for part in range(self._parts.foremost[group], self._parts.hindmost[group] + 1):
+            yield part, (cuts[part], cuts[part + 1])
+
+
+def _messages(layers: tuple[int, int], own: _Done, all_layers: int) -> Iterator[HeldMessages]:
+    """What a worker has sent and received, over boundaries between layers."""
+    ways: tuple[tuple[MessageKind, int, Ints], ...] = (
+        ("activation", layers[0], own.taken(FORWARD)),
+        ("activation", layers[1], own.of(FORWARD)),
+        ("gradient", layers[0], own.of(BACKWARD)),
+        ("gradient", layers[1], own.taken(BACKWARD)),
+    )
+    for kind, boundary, numbers in ways:
+        if 0 < boundary < all_layers and len(numbers):
+            yield HeldMessages(kind, boundary, tuple(numbers.tolist()))
