@@ -217,11 +217,11 @@ class Connections:
             wait([greeting], GREETING_S)
             if _is_done(greeting):
                 return unused
-        store, lacks = self._stores_at(places, number)(0), [f"{occasion}/lacks"]
+        store, notice = self._stores_at(places, number)(0), f"{occasion}/lacks"
         with peer_errors():
-            if unused is not None and self._is_answered(greeting, lambda: store.check(lacks), number):
+            if unused is not None and self._is_answered(greeting, lambda: store.check([notice]), number):
                 return unused
-            store.set(*lacks, "")
+            store.set(notice, "")
         mesh = self._make(store, occasion, number, places, rank)
         self._keep(mesh)
         return mesh
