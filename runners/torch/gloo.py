@@ -238,6 +238,7 @@ class GlooTransport:
         self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
         self._interrupted: Future[None] = Future()
         self._pairs = pairs or PairGroups(rank)
+        self._sums: Future[PeerGroups] = Future()
         possible = [group for group in groups if not holds_apart(group, apart)]
         make_sums = partial(PeerGroups, make_group, store, rank, possible, torch.device("cpu"))
         try:
@@ -245,7 +246,10 @@ class GlooTransport:
                 self._pairs.connect(make_group, store, world_size, apart)
             for other, make_aside in aside.items():
                 self._pairs.connect_aside(other, make_aside, sidesteps[other].meet)
-            self._sums = in_thread(make_sums, "connecting") if pairs else _made(make_sums())
+            if pairs is None:
+                self._sums.set_result(make_sums())
+            else:
+                self._sums = in_thread(make_sums, "connecting")
         except BaseException:
             self._pairs.drop()  # the error's traceback knows this object, which must not keep the connections
             raise
@@ -350,12 +354,6 @@ class GlooTransport:
         if self.is_interrupted:
             raise RuntimeFailedError("the connections to the other workers have been interrupted")
         return self._sums.result()
-
-
-def _made(groups: PeerGroups) -> Future[PeerGroups]:
-    done: Future[PeerGroups] = Future()
-    done.set_result(groups)
-    return done
 
 
 def _is_there(groups: Future[PeerGroups]) -> bool:
