@@ -324,7 +324,7 @@ def test_a_full_disk_costs_only_checkpoints(tmp_path: Path) -> None:
 
 
 def settled() -> tuple[int, int]:
-    """Threads and descriptors, once they stay the same: connections for the epoch to come are made in the background."""
+    """Threads and descriptors, once they stay the same: connections are made ahead, in the background."""
     seen: list[tuple[int, int]] = []
     while len(seen) < 10 or len({*seen[-10:]}) > 1:
         seen.append((threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))))
