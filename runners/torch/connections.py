@@ -27,7 +27,7 @@ import torch
 
 from ...schemas.errors import RuntimeFailedError
 from ..program import RankPair
-from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep, end_groups
+from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep
 from .groups import PrefixStore, peer_errors
 from .rendezvous import BoardStore, in_thread, meetings
 
@@ -292,7 +292,7 @@ class Connections:
 
     def _end(self, mesh: Mesh | None) -> None:
         if mesh is not None:
-            end_groups([mesh.group], self._device.turning)
+            self._device.end([mesh.group])
             mesh.sent.clear()
 
     def _begin(self, make: Callable[[], Any]) -> "Future[Any]":
