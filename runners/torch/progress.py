@@ -200,7 +200,7 @@ class StageSums:
                 for view, own in zip(self.held.gradients.of_tie(tie), given.held.gradients.of_tie(tie), strict=True):
                     view.copy_(own)
             else:
-                self.give_up(layer for layer in tie if layer in both)
+                self.give_up(layer for layer in tie if layer in both and layer not in sealed)
         self.seal(given.sealed.intersection(both), given.ties.intersection(self.held.gradients.ties))
 
     def _clear(self, layer: int) -> None:
@@ -292,9 +292,10 @@ class IterationProgress:
             held: its stage.
             ties: as of `lower`.
         """
-        sums, splits = self.sums, held.stage.is_split
+        sums = self.sums
         if sums is None:
-            return Standing(worker, held.layers_range, splits, ties=tuple(SharedLayers(tie) for tie in ties))
+            shared = tuple(SharedLayers(tie) for tie in ties)
+            return Standing(worker, held.layers_range, held.stage.is_split, ties=shared)
         for (number, layers), (last, _) in list(self._under_way.items()):
             if last == "I" and layers != held.layers_range:
                 held.stage.backward_weight((number, layers))
@@ -306,7 +307,7 @@ class IterationProgress:
         return Standing(
             worker,
             held.layers_range,
-            splits,
+            held.stage.is_split or "I" in stashes.values(),  # it was, though what is left here since then needs no I
             ledger_entries(sums.ledger),
             layer_runs(sums.sealed),
             stashes_of(stashes),
