@@ -18,6 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from rtk.planners.resumption.plan import plan_rest
 from rtk.planners.scheduling.evaluate import OrderEvaluation, evaluate
 from rtk.planners.scheduling.solve import Effort
@@ -30,7 +32,7 @@ from rtk.schemas.plan import Place, Plan, name_of
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 from rtk.schemas.resumption import MessageKind, Standing, held_messages, layer_runs, ledger_entries, stashes_of
 
-TIMES_S = (0.010, 0.010, 0.010)  # F, I, W of a layer
+TIMES_S = np.array((0.010, 0.010, 0.010))  # F, I, W of a layer
 
 
 def planner_of(
@@ -39,7 +41,7 @@ def planner_of(
     """What plans for failures: a stage of one layer each, of unit activations and stashes of a half."""
     layers = tuple(
         Layer(
-            (LayerCost(*(one * (1 + 0.3 * ((3 * n) % 4) / 4 if uneven else 1) for one in TIMES_S)),),
+            (LayerCost(*(TIMES_S * (1 + 0.3 * ((3 * n) % 4) / 4 if uneven else 1)).tolist()),),
             activation_bytes=1.0,
             weight_stash_bytes=0.5,
         )
@@ -80,15 +82,13 @@ def _standing(plan: Plan, times: OrderEvaluation, number: int, at_s: float) -> S
         if kind in "WB":
             del under_way[microbatch]
             done.add(microbatch)
-    ledger, sealed = dict.fromkeys(range(*layers), done), ()
-    if times.window_of(worker).reduced_s <= at_s:
-        ledger, sealed = {}, layer_runs(range(*layers))
+    is_sealed = times.window_of(worker).reduced_s <= at_s
     return Standing(
         worker=worker.name,
         layers=layers,
         splits=" I" in f" {worker.order}",
-        ledger=ledger_entries(ledger),
-        sealed=sealed,
+        ledger=ledger_entries({} if is_sealed else dict.fromkeys(range(*layers), done)),
+        sealed=layer_runs(range(*layers)) if is_sealed else (),
         stashes=stashes_of(under_way),  # type: ignore[arg-type]
         messages=held_messages(one for one in messages if 0 < one[1] < model_layers),
     )

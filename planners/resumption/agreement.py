@@ -19,21 +19,21 @@ Tie = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class AgreedSums:
     """Layers that are sealed, neighbours joined; and the copies of their sums to holders that lack them."""
 
     sealed: tuple[Layers, ...]
     copies: tuple[SumCopy, ...]
 
 
-def agree(crew: Crew) -> Agreement:
+def agree(crew: Crew) -> AgreedSums:
     """What everybody takes for sealed.
 
     Raises:
         InvalidInputError: the workers know of other ties.
     """
     if not any(standing.sealed for standing in crew.standings):
-        return Agreement((), ())
+        return AgreedSums((), ())
     ties = ties_of(crew)
     holder: dict[int, int] = {}  # of each layer's sum, the first one
     tie_holder: dict[Tie, int] = {}
@@ -44,7 +44,7 @@ def agree(crew: Crew) -> Agreement:
             if tie.is_sealed:
                 tie_holder.setdefault(tie.layers, number)
     sealed = sealed_with_ties(set(holder), ties, set(tie_holder))
-    return Agreement(layer_runs(sealed), tuple(_copies(crew, sealed, ties, holder, tie_holder)))
+    return AgreedSums(layer_runs(sealed), tuple(_copies(crew, sealed, ties, holder, tie_holder)))
 
 
 def ties_of(crew: Crew) -> tuple[Tie, ...]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from .costs import Costs
-    from .operations import Operations
+    from .costs import CrewCosts
+    from .operations import OperationTable
     from .remaining import Remaining
 
 
-def bound_s(costs: Costs, operations: Operations, left: Remaining) -> float:
+def bound_s(costs: CrewCosts, operations: OperationTable, left: Remaining) -> float:
     """A lower bound in s."""
     work_s = np.zeros(len(costs.held))
     fixed = (operations.units.forward == -1)[operations.unit]

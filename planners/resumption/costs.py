@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Costs:
+class CrewCosts:
     """Times in s, with slow-downs in them; arrays over the live workers unless it says otherwise.
 
     Attributes:
@@ -100,7 +100,7 @@ class Costs:
         return max(map(float.__add__, begun_s, sums_s)) + self.step_s
 
 
-def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layers]) -> Costs:
+def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layers]) -> CrewCosts:
     """What a crew's operations cost.
 
     Args:
@@ -121,7 +121,7 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
     held = np.array([stage.layers for stage in stages])
     parts, sums_s = _sums(plan, sealed)
     counts = [pipeline.microbatches for pipeline in plan.pipelines]
-    return Costs(
+    return CrewCosts(
         length=np.diff(np.array(cuts)),
         first=np.array([place[first] for first, _ in held.tolist()]),
         stop=np.array([place[stop] for _, stop in held.tolist()]),

@@ -15,9 +15,9 @@ import numpy as np
 from .remaining import ACTIVATION, GRADIENT, NOBODY
 
 if TYPE_CHECKING:
-    from .costs import Costs, Floats
+    from .costs import CrewCosts, Floats
     from .crew import Crew
-    from .remaining import Flags, Held, Ints, Remaining
+    from .remaining import Flags, Ints, KeptMessages, Remaining
 
 F, I, W, B = 0, 1, 2, 3  # noqa: E741 - the field's letters
 NONE = -1
@@ -46,7 +46,7 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Sends:
-    """Messages that are sent again, arrays of as many: as `Held`, and to whom."""
+    """Messages that are sent again, arrays of as many: as `KeptMessages`, and to whom."""
 
     source: Ints
     target: Ints
@@ -56,7 +56,7 @@ class Sends:
 
 
 @dataclass(frozen=True, eq=False)
-class Operations:
+class OperationTable:
     """Arrays over the operations.
 
     Attributes:
@@ -86,7 +86,7 @@ class Operations:
     leaves_bytes: Floats
 
 
-def operations_of(crew: Crew, costs: Costs, left: Remaining, executor: Ints) -> Operations:
+def operations_of(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints) -> OperationTable:
     """The operations.
 
     Args:
@@ -107,7 +107,7 @@ def operations_of(crew: Crew, costs: Costs, left: Remaining, executor: Ints) -> 
     again = (kind == F) & (units.backward[unit] == NONE)
     activation, stash = costs.bytes[worker, 0] * share, costs.bytes[worker, 1] * share
     keeps = (kind == I) & (units.weight[unit] != NONE)
-    return Operations(
+    return OperationTable(
         units=units,
         unit=unit,
         kind=kind,
@@ -192,7 +192,7 @@ def _ahead(units: Units, unit: Ints, kind: Ints) -> Ints:
     return found
 
 
-def _messages(costs: Costs, held: Held, units: Units, unit_at: Ints, count: int) -> tuple[Ints, Sends]:
+def _messages(costs: CrewCosts, held: KeptMessages, units: Units, unit_at: Ints, count: int) -> tuple[Ints, Sends]:
     """Who makes the message that each operation takes, and what is sent again instead."""
     pieces, microbatches = unit_at.shape[1], len(unit_at)
     taker = np.full((2, pieces + 1, microbatches), NOBODY, dtype=np.int64)
@@ -219,7 +219,7 @@ def _messages(costs: Costs, held: Held, units: Units, unit_at: Ints, count: int)
     return maker, sends
 
 
-def _soonest(costs: Costs, found: Sends) -> Sends:
+def _soonest(costs: CrewCosts, found: Sends) -> Sends:
     """Of several who could send a message again, the one from whom it arrives first."""
     delay_s = costs.delay_s(found.microbatch, found.boundary, found.source, found.target)
     order = np.lexsort((found.source, delay_s, found.microbatch, found.boundary, found.kind))
@@ -231,7 +231,7 @@ def _soonest(costs: Costs, found: Sends) -> Sends:
     return Sends(*(column[same] for column in columns))
 
 
-def _ready_s(costs: Costs, units: Units, unit_at: Ints, sends: Sends, count: int) -> Floats:
+def _ready_s(costs: CrewCosts, units: Units, unit_at: Ints, sends: Sends, count: int) -> Floats:
     """When operations can start as far as messages go that are sent again."""
     found = np.zeros(count)
     arrives_s = costs.delay_s(sends.microbatch, sends.boundary, sends.source, sends.target)

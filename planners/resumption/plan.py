@@ -27,12 +27,12 @@ from ...schemas.resumption import (
 )
 from ..scheduling.evaluate import evaluate
 from ..scheduling.forms import Form, pays
-from .agreement import Agreement, agree
+from .agreement import AgreedSums, agree
 from .bound import bound_s
-from .costs import Costs, costs_of
+from .costs import CrewCosts, costs_of
 from .crew import Crew
 from .dispatch import dispatch
-from .operations import Operations, operations_of
+from .operations import OperationTable, operations_of
 from .remaining import ACTIVATION, Remaining, remaining
 from .routing import route
 from .scheduling import Schedule, schedule
@@ -47,10 +47,10 @@ class _Found:
     """What is left for a crew, and how it is done."""
 
     crew: Crew
-    agreement: Agreement
-    costs: Costs
+    agreement: AgreedSums
+    costs: CrewCosts
     left: Remaining
-    operations: Operations
+    operations: OperationTable
     schedule: Schedule
 
 
@@ -107,7 +107,7 @@ def _workers(
     crew: Crew,
     cuts: Sequence[int],
     given_up: Sequence[tuple[Layers, ...]],
-    operations: Operations,
+    operations: OperationTable,
     found: Schedule,
 ) -> tuple[RestWorker, ...]:
     units, origin = operations.units, _origins(crew.plan)
@@ -129,7 +129,7 @@ def _origins(plan: Plan) -> list[tuple[int, int]]:
     return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
 
 
-def _sends(crew: Crew, cuts: Sequence[int], operations: Operations) -> tuple[Resend, ...]:
+def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable) -> tuple[Resend, ...]:
     sends = operations.sends
     kinds: dict[int, MessageKind] = {ACTIVATION: "activation"}
     columns = (column.tolist() for column in (sends.source, sends.target, sends.kind, sends.microbatch, sends.boundary))

@@ -11,6 +11,7 @@ needs I of the layers above, and then one downwards, for I needs F, and F needs 
 
 Where we deviate from the note: a stash after F whose output nobody has kept is given up once somebody needs that, for
 its F is to be done again anyway; and what is needed again of layers whose stash is after I is computed apart from it.
+What a worker has of layers that share parameters is in one sum: it keeps all of it, or nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ KINDS_OF_MESSAGES = {"activation": ACTIVATION, "gradient": GRADIENT}
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class KeptMessages:
     """All messages that somebody keeps, in the order of the workers: arrays of as many entries.
 
     Attributes:
@@ -76,7 +77,7 @@ class Remaining:
     stash: Ints
     weights: Ints
     given_up: tuple[tuple[Layers, ...], ...]
-    held: Held
+    held: KeptMessages
 
     @property
     def is_empty(self) -> bool:
@@ -90,24 +91,51 @@ def remaining(crew: Crew, sealed: Sequence[Layers]) -> Remaining:
     Raises:
         InvalidInputError: a standing has what its worker cannot have, or what another one has, too.
     """
-    cuts = _cuts(crew, sealed)
+    torn = _torn(crew, set(each(sealed)))
+    cuts = _cuts(crew, (*sealed, *layer_runs(chain.from_iterable(torn.values()))))
     place = {layer: number for number, layer in enumerate(cuts)}
     left = np.ones((len(cuts) - 1, crew.microbatches), dtype=np.bool_)
     for first, stop in sealed:
         left[place[first] : place[stop]] = False
     ledger, stashes, held = _Ledger(crew, place), _Stashes(crew, place), _held(crew, place)
-    drops = stashes.polluted(~stashes.stays)
+    drops = np.zeros((len(crew.workers), len(left)), dtype=np.bool_)
+    for number, layers in torn.items():
+        drops[number] = np.isin(cuts[:-1], list(layers))
+    drops[stashes.polluted(~stashes.stays)] = True
     fits = stashes.fit(left & ~ledger.done(drops), drops)
-    drops |= stashes.polluted(~fits)  # more is left of these, so what fits still does
+    drops[stashes.polluted(~fits)] = True  # more is left of these, so what fits still does
     todo = left & ~ledger.done(drops)
-    fits &= ~(stashes.after_input & drops[stashes.worker])
-    dropped = [_given_up(crew, number, sealed) if drops[number] else () for number in range(len(crew.workers))]
-    return _stretched(cuts, todo, stashes.only(fits), held, tuple(dropped))
+    fits[stashes.after_input & _any(drops)[stashes.worker]] = False
+    return _stretched(cuts, todo, stashes.only(fits), held, _given_up(crew, cuts, drops, sealed))
 
 
-def _given_up(crew: Crew, number: int, sealed: Sequence[Layers]) -> tuple[Layers, ...]:
-    kept = crew.kept(number)
-    return layer_runs(set(range(*kept)).difference(each(sealed))) if kept else ()
+def _given_up(
+    crew: Crew, cuts: Sequence[int], drops: Flags, sealed: Sequence[Layers]
+) -> tuple[tuple[Layers, ...], ...]:
+    """The layers of each worker whose own part of the sums it drops, of those that it goes on with."""
+    found: list[tuple[Layers, ...]] = [()] * len(crew.workers)
+    ended = set(each(sealed))
+    for number in np.flatnonzero(_any(drops)).tolist():
+        dropped = {layer for n in np.flatnonzero(drops[number]).tolist() for layer in range(cuts[n], cuts[n + 1])}
+        found[number] = layer_runs(dropped.intersection(range(*(crew.kept(number) or (0, 0)))) - ended)
+    return tuple(found)
+
+
+def _torn(crew: Crew, sealed: set[int]) -> dict[int, set[int]]:
+    """Layers that workers keep, but not others which share parameters with them: in their sums is a part of those."""
+    found = {}
+    for number, standing in enumerate(crew.standings):
+        if standing.layers is None or not standing.ties or crew.stays(number):
+            continue
+        kept = set(range(*(crew.kept(number) or (0, 0)))) - sealed
+        lost = set(range(*standing.layers)) - sealed - kept
+        torn, before = set(lost), -1
+        while len(torn) != before:
+            before = len(torn)
+            torn.update(chain.from_iterable(tie.layers for tie in standing.ties if torn.intersection(tie.layers)))
+        if torn & kept:
+            found[number] = torn & kept
+    return found
 
 
 def _cuts(crew: Crew, sealed: Sequence[Layers]) -> tuple[int, ...]:
@@ -154,17 +182,17 @@ class _Ledger:
                     numbers.append(entry.microbatches)
         self._shape = len(place) - 1, crew.microbatches
         if heads:
-            self._worker, piece_of, microbatch = _spread(crew, heads, numbers)
-            self._cell = piece_of * crew.microbatches + microbatch
+            self._worker, self._piece, microbatch = _spread(crew, heads, numbers)
+            self._cell = self._piece * crew.microbatches + microbatch
             if np.bincount(self._cell).max() > 1:
                 raise InvalidInputError("two parts of a sum have the same micro-batch", where="/standings")
         else:
-            self._worker = self._cell = np.zeros(0, dtype=np.int64)
+            self._worker = self._piece = self._cell = np.zeros(0, dtype=np.int64)
 
     def done(self, drops: Flags) -> Flags:
-        """What is done, where some workers drop their parts."""
+        """What is done, where some workers drop their parts of some pieces."""
         found = np.zeros(self._shape, dtype=np.bool_)
-        found.ravel()[self._cell[~drops[self._worker]]] = True
+        found.ravel()[self._cell[~drops[self._worker, self._piece]]] = True
         return found
 
 
@@ -175,6 +203,12 @@ def _check_held(crew: Crew, worker: int, layers: Layers) -> None:
             f"{crew.standings[worker].worker} has gradients of layers {list(layers)}, of which it does not hold all",
             where="/standings",
         )
+
+
+def _any(drops: Flags) -> Flags:
+    """Which workers drop something."""
+    found: Flags = drops.any(axis=1)
+    return found
 
 
 class _Stashes:
@@ -192,11 +226,11 @@ class _Stashes:
         for worker, standing in enumerate(crew.standings):
             layers = crew.stages[worker].layers
             for stash in standing.stashes:
-                stays = crew.stays(worker)
-                heads.append((worker, stash.after == "I", place[layers[0]], place[layers[1]], stays))
+                flags = int(stash.after == "I"), int(crew.stays(worker))
+                heads.append((worker, place[layers[0]], place[layers[1]], *flags))
                 numbers.append(stash.microbatches)
         columns = _spread(crew, heads, numbers) if heads else (np.zeros(0, dtype=np.int64),) * 6
-        self.worker, after_input, self.first, self.stop, stays, self.microbatch = columns
+        self.worker, self.first, self.stop, after_input, stays, self.microbatch = columns
         self.after_input: Flags = after_input > 0
         self.stays: Flags = stays > 0
         self._workers = len(crew.workers)
@@ -212,12 +246,14 @@ class _Stashes:
 
         Args:
             todo: what is to be done.
-            drops: workers that drop their parts of the sums, and with these what their I have done.
+            drops: of which pieces workers drop their parts of the sums, and with these what their I have done.
         """
         before = np.zeros((len(todo) + 1, todo.shape[1]), dtype=np.int64)
         np.cumsum(todo, axis=0, out=before[1:])
         there = before[self.stop, self.microbatch] - before[self.first, self.microbatch]
-        fits: Flags = self.stays & (there == self.stop - self.first) & ~(self.after_input & drops[self.worker])
+        fits: Flags = (
+            self.stays & (there == self.stop - self.first) & ~(self.after_input & drops.any(axis=1)[self.worker])
+        )
         taken = np.zeros_like(before)
         np.add.at(taken, (self.first[fits], self.microbatch[fits]), 1)
         np.add.at(taken, (self.stop[fits], self.microbatch[fits]), -1)
@@ -236,9 +272,9 @@ class _Stashes:
 
     def only(self, fits: Flags) -> _Fitting:
         """Those that are finished."""
-        return _Fitting(
-            *(each[fits] for each in (self.worker, self.microbatch, self.first, self.stop, self.after_input))
-        )
+        columns = self.worker, self.microbatch, self.first, self.stop
+        worker, microbatch, first, stop = (column[fits] for column in columns)
+        return _Fitting(worker, microbatch, first, stop, self.after_input[fits])
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +304,7 @@ class _Fitting:
         return np.stack((self.worker, self.microbatch), axis=1)[self.after_input]
 
 
-def _held(crew: Crew, place: dict[int, int]) -> Held:
+def _held(crew: Crew, place: dict[int, int]) -> KeptMessages:
     heads, numbers = [], []
     for worker, standing in enumerate(crew.standings):
         for one in standing.messages:
@@ -276,12 +312,12 @@ def _held(crew: Crew, place: dict[int, int]) -> Held:
             numbers.append(one.microbatches)
     if not heads:
         nothing = np.zeros(0, dtype=np.int64)
-        return Held(nothing, nothing, nothing, nothing)
-    return Held(*_spread(crew, heads, numbers))
+        return KeptMessages(nothing, nothing, nothing, nothing)
+    return KeptMessages(*_spread(crew, heads, numbers))
 
 
 def _stretched(
-    cuts: tuple[int, ...], todo: Flags, stashes: _Fitting, held: Held, given_up: tuple[tuple[Layers, ...], ...]
+    cuts: tuple[int, ...], todo: Flags, stashes: _Fitting, held: KeptMessages, given_up: tuple[tuple[Layers, ...], ...]
 ) -> Remaining:
     """All that has to be computed so that what is to do can be done."""
     pieces = len(todo)

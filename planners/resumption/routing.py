@@ -18,7 +18,7 @@ from .remaining import NOBODY
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .costs import Costs
+    from .costs import CrewCosts
     from .crew import Crew
     from .remaining import Ints as IntArray
     from .remaining import Remaining
@@ -98,7 +98,7 @@ def pour(given: tuple, load_s: MutableFloats, executor: MutableInts) -> None:  #
         executor[cell] = best
 
 
-def route(crew: Crew, costs: Costs, left: Remaining, form: Form) -> IntArray:
+def route(crew: Crew, costs: CrewCosts, left: Remaining, form: Form) -> IntArray:
     """Who does what: micro-batches x pieces, NOBODY where nothing is left."""
     executor = np.ascontiguousarray(left.stash.T)
     active = (left.forward | left.backward).T
@@ -121,7 +121,7 @@ def route(crew: Crew, costs: Costs, left: Remaining, form: Form) -> IntArray:
     return np.asarray(found, dtype=np.int64).reshape(executor.shape)
 
 
-def _begun_s(costs: Costs, left: Remaining, layer_s: NDArray[np.float64]) -> NDArray[np.float64]:
+def _begun_s(costs: CrewCosts, left: Remaining, layer_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """What each worker has to do for what it has begun."""
     begun = left.stash[left.backward & (left.stash != NOBODY)]
     layers = np.zeros(len(costs.held))
@@ -133,7 +133,7 @@ def _begun_s(costs: Costs, left: Remaining, layer_s: NDArray[np.float64]) -> NDA
 
 
 def _fair_s(
-    costs: Costs, kinds: NDArray[np.int64], load_s: NDArray[np.float64], layer_s: NDArray[np.float64]
+    costs: CrewCosts, kinds: NDArray[np.int64], load_s: NDArray[np.float64], layer_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Up to how much work of each worker all workers of a component have the same, if work could be cut at will."""
     component = costs.component
@@ -149,7 +149,7 @@ def _fair_s(
     return found
 
 
-def homes(crew: Crew, costs: Costs) -> NDArray[np.int64]:
+def homes(crew: Crew, costs: CrewCosts) -> NDArray[np.int64]:
     """Who does what in the plan that follows: micro-batches x pieces, NOBODY where it says nothing."""
     from ...schemas.orders import parse_columns
 

@@ -8,7 +8,7 @@ a x + b; the gradient of its output g becomes a g. Of its parameters' gradients 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -75,6 +75,14 @@ def added(one: Gradient, other: Gradient) -> Gradient:
     return (one[0] + other[0]) % PRIME, (one[1] + other[1]) % PRIME
 
 
+def total_of(gradients: Iterable[Gradient]) -> Gradient:
+    """The sum of them."""
+    total = (0, 0)
+    for one in gradients:
+        total = added(total, one)
+    return total
+
+
 @dataclass
 class UnderWay:
     """A micro-batch in some layers, between its F and the end of its backward pass."""
@@ -97,7 +105,7 @@ class ToyWorker:
         self.own: dict[int, Gradient] = {}
         self.ledger: dict[int, set[int]] = {}
         self.sums: dict[int, Gradient] = {}
-        self.tie_sums: dict[tuple[int, ...], Gradient] = {}
+        self.tie_sums: dict[tuple[int, ...], int] = {}
         self.log: dict[Message, int] = {}
         self.under_way: dict[tuple[int, Layers, bool], UnderWay] = {}
 
@@ -164,7 +172,7 @@ class ToyEpoch:
                     assert message not in self.taker
                     self.taker[message] = number
         self.parts = list(self._parts(sealed))
-        self.joined: dict[Part, dict[int, Gradient | int]] = {part: {} for part in self.parts}
+        self.joined: dict[Part, dict[int, Gradient]] = {part: {} for part in self.parts}
         self.summed: list[set[Part]] = [set() for _ in workers]
 
     def number_of(self, one: RestOperation) -> int:
@@ -197,7 +205,7 @@ class ToyEpoch:
             steps = None if steps is None else steps - 1
         return False
 
-    def _choices(self) -> Iterator[tuple[object, int]]:
+    def _choices(self) -> Iterator[tuple[Callable[[int], None], int]]:
         for number in range(len(self.coming)):
             yield self._arrive, number
         for number, worker in enumerate(self.workers):
@@ -205,10 +213,10 @@ class ToyEpoch:
                 message = self.input_of(self.orders[number][self.next[number]])
                 if message is None or message in worker.log:
                     yield self._operate, number
-            elif self._next_part(number) is not None:
-                part = self._next_part(number)
-                if number not in self.joined[part] or len(self.joined[part]) == len(part.holders):
-                    yield self._sum, number
+            elif (part := self._next_part(number)) is not None and (
+                number not in self.joined[part] or len(self.joined[part]) == len(part.holders)
+            ):
+                yield self._sum, number
 
     def _arrive(self, number: int) -> None:
         target, message, value = self.coming.pop(number)
@@ -242,18 +250,13 @@ class ToyEpoch:
         part, worker = self._next_part(number), self.workers[number]
         assert part is not None
         if number not in self.joined[part]:
-            zero = (0, 0)
-            own = [worker.own.get(layer, zero) for layer in part.layers]
-            self.joined[part][number] = sum(one[0] for one in own) if part.is_tie else own[0]
+            self.joined[part][number] = total_of(worker.own.get(layer, (0, 0)) for layer in part.layers)
             return
         self.summed[number].add(part)
-        given = self.joined[part].values()
+        total = total_of(self.joined[part].values())
         if part.is_tie:
-            worker.tie_sums[part.layers] = sum(given) % PRIME  # type: ignore[arg-type]
+            worker.tie_sums[part.layers] = total[0]
         else:
-            total = (0, 0)
-            for one in given:
-                total = added(total, one)  # type: ignore[arg-type]
             worker.sums[part.layers[0]] = total
         for layer in list(worker.sums):
             if all(tie in worker.tie_sums for tie in self.model.ties if layer in tie):
@@ -346,4 +349,4 @@ def check_done(model: ToyModel, workers: Sequence[ToyWorker], microbatches: int)
             assert worker.sums[layer] == wanted[layer], (worker.name, layer)
         for tie in model.ties:
             if set(tie).intersection(range(*worker.layers)):
-                assert worker.tie_sums[tie] == sum(wanted[layer][0] for layer in tie) % PRIME
+                assert worker.tie_sums[tie] == total_of(wanted[layer] for layer in tie)[0]
