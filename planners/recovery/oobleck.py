@@ -326,10 +326,14 @@ class Oobleck:
         if used < self._weighing.sizes.least:
             return TrainingState(OobleckLayout(), None, 0, 0)
         if used not in self._beginnings:
-            self._beginnings[used] = self._weighing.anew(used)
+            self._beginnings[used] = self._anew(used)
         sizes, microbatches = self._beginnings[used]
         coming = iter(nodes)
         return self._standing(tuple(tuple(islice(coming, size)) for size in sizes), microbatches)
+
+    def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The fastest pipelines of so many nodes: their sizes and their micro-batches."""
+        return self._weighing.anew(nodes)
 
     def _usable(self, nodes: int) -> int:
         """How many of so many nodes the job uses."""

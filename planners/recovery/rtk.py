@@ -79,6 +79,7 @@ from .slipstream import GridJob, SlipStream
 # Templates are made up to so many times the smallest one's nodes, for longer pipelines are hardly ever best; and up to
 # where the slowest stage leaves the others idle for more of the time.
 MOST_TIMES, MOST_IDLE = 8, 0.15
+NEARLY = 0.02  # pipelines that are so much slower by their paces may be faster once all sums are counted
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,14 @@ class _Oobleck(Oobleck):
             lambda nodes: templates.templates[nodes - templates.smallest],
             "zero-bubble",
         )
+
+    def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The fastest pipelines, sums over unlike stages included, which paces do not know."""
+
+        def lasts_s(sizes: tuple[int, ...], microbatches: tuple[int, ...]) -> float:
+            return self.pipelines.seconds(tuple(map(PipelineKey, microbatches, sizes)))
+
+        return min(self._weighing.near_fastest(nodes, NEARLY), key=lambda one: lasts_s(*one))
 
     @cached_property
     def _paces(self) -> Sequence[Pace]:
@@ -606,7 +615,7 @@ class Rtk:
         """What the way in force does at least where nodes are lost, if it has a choice: so that less is done again."""
         formation = _layout(standing)
         policy = self._ways[formation.way].policy
-        if not moment.lost or not isinstance(policy, UnlikeZeroBubble) or formation.spared or moment.believed.is_slow:
+        if not isinstance(policy, UnlikeZeroBubble) or formation.spared or moment.believed.is_slow:
             return ()
         steps = policy.mended(formation.held, moment)
         return tuple(
@@ -666,7 +675,7 @@ class Rtk:
         for spared in _sets(believed):
             there, known = _without(fleet, spared), _without(believed, spared)
             for number, way in enumerate(self._ways):
-                stays = number == _layout(now).way and not known.slow and not (moment.lost and way.grid is None)
+                stays = number == _layout(now).way and not known.slow and way.grid is not None
                 if not waits and (way.is_last or stays):
                     continue
                 nodes, asked_per_s = len(there.nodes), least_per_s * (1 + LEAST_GAIN * (way.grid is not None))
