@@ -79,7 +79,8 @@ from .slipstream import GridJob, SlipStream
 # Templates are made up to so many times the smallest one's nodes, for longer pipelines are hardly ever best; and up to
 # where the slowest stage leaves the others idle for more of the time.
 MOST_TIMES, MOST_IDLE = 8, 0.15
-NEARLY = 0.02  # pipelines that are so much slower by their paces may be faster once all sums are counted
+# Pipelines that are so much slower by their paces may be faster with all sums; and so much slower is hardly slower.
+NEARLY, HARDLY = 0.02, 0.005
 
 
 @dataclass(frozen=True)
@@ -222,12 +223,16 @@ class _Oobleck(Oobleck):
         )
 
     def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The fastest pipelines, sums over unlike stages included, which paces do not know."""
+        """The fastest pipelines, sums over unlike stages included, which paces do not know; rather more of them.
 
-        def lasts_s(sizes: tuple[int, ...], microbatches: tuple[int, ...]) -> float:
-            return self.pipelines.seconds(tuple(map(PipelineKey, microbatches, sizes)))
-
-        return min(self._weighing.near_fastest(nodes, NEARLY), key=lambda one: lasts_s(*one))
+        The more there are, the less a failure touches.
+        """
+        near = [
+            (self.pipelines.seconds(tuple(map(PipelineKey, microbatches, sizes))), sizes, microbatches)
+            for sizes, microbatches in self._weighing.near_fastest(nodes, NEARLY)
+        ]
+        enough_s = min(near)[0] * (1 + HARDLY)
+        return max((one for one in near if one[0] <= enough_s), key=lambda one: len(one[1]))[1:]
 
     @cached_property
     def _paces(self) -> Sequence[Pace]:
