@@ -319,7 +319,7 @@ def _tell(what: "Announcement") -> None:
         remark(f"      iteration {what.iteration}  {loss}{took}{what.live_workers} workers")
     elif isinstance(what, Recovered):
         if what.iteration == FAILS_IN:
-            remark(f"      iteration {what.iteration} is done again, {print_time(what.seconds)} after the failure")
+            remark(f"      iteration {what.iteration} is done, {print_time(what.seconds)} after the failure")
     elif what.sentence:
         remark(f"      {what.sentence}")
 

@@ -345,8 +345,8 @@ def drawing_of(document: Any, names: Sequence[str] | None = None, part: "Selecti
     """What a document shows, or several of them together, in each of its forms.
 
     Args:
-        document: a plan, which is simulated; a timeline; a simulation; pipeline templates; a report of a replay. Or a
-            list: plans and timelines are laid over each other, reports are compared.
+        document: a plan or a resumption, which is simulated; a timeline; a simulation; pipeline templates; a report of
+            a replay. Or a list: plans, resumptions and timelines are laid over each other, reports are compared.
         names: of the documents of a list, for its labels.
         part: what of plans and timelines is drawn; None: all.
 
@@ -356,13 +356,14 @@ def drawing_of(document: Any, names: Sequence[str] | None = None, part: "Selecti
     from .runners.simulator import Simulation
     from .schemas.columns import ALL, TimelineColumns, select
     from .schemas.plan import Plan
+    from .schemas.resumption import Resumption
     from .schemas.timeline import Timeline
     from .viz.drawing import PAINTERS
 
     documents: list[Any] = list(document) if isinstance(document, list | tuple) else [document]
     names = list(names) if names is not None else [str(number) for number, _ in enumerate(documents, start=1)]
     kinds = {type(one) for one in documents}
-    shown = {Timeline if kind in (Plan, Simulation, TimelineColumns) else kind for kind in kinds}
+    shown = {Timeline if kind in (Plan, Resumption, Simulation, TimelineColumns) else kind for kind in kinds}
     painter = PAINTERS.get(next(iter(shown))) if len(shown) == 1 else None
     if painter is None or (painter.alone and len(documents) > 1):
         raise InvalidInputError(
@@ -382,24 +383,31 @@ def drawing_of(document: Any, names: Sequence[str] | None = None, part: "Selecti
     return replace(painter.drawing_of([select(one, part) for one in whole], names), title=title)
 
 
-def _as_shown(document: Any) -> Any:
-    """A plan as the timeline of its simulation, a simulation as its own; anything else as it is."""
+def _as_shown(document: Any, source: str | None = None) -> Any:
+    """A plan or a resumption, of which `source` is the file, as the timeline of its simulation, a simulation as its
+    own; anything else as it is."""
+    from .runners.resumed import columns_of_resumption
     from .runners.simulator import Simulation
     from .runners.undisturbed import columns_of_plan
     from .schemas.check import require_valid
+    from .schemas.check_rest import require_valid_resumption
     from .schemas.plan import Plan
+    from .schemas.resumption import Resumption
 
     if isinstance(document, Plan):
-        require_valid(document, "the plan")
+        require_valid(document, source or "the plan")
         return columns_of_plan(document)
+    if isinstance(document, Resumption):
+        require_valid_resumption(document, source or "the resumption")
+        return columns_of_resumption(document)
     return document.timeline if isinstance(document, Simulation) else document
 
 
 def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selection | None" = None) -> "Drawing":
-    """What files show, as `drawing_of` has it; a plan is simulated.
+    """What files show, as `drawing_of` has it; plans and resumptions are simulated.
 
     Args:
-        files: plans and timelines, or reports of replays, or one of templates.
+        files: plans, resumptions and timelines, or reports of replays, or one of templates.
         names: of the files, for labels.
         part: what of plans and timelines is drawn; None: all.
 
@@ -407,19 +415,18 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
         InvalidInputError: a file cannot be read, is of no such kind, or of one that is not drawn with the others; or
             nothing of it is in that part.
     """
-    from .runners.undisturbed import columns_of_plan
-    from .schemas.check import require_valid
     from .schemas.documents import parse_document, sniff_format
     from .schemas.files import read_bytes, source_of
     from .schemas.plan import Plan
+    from .schemas.resumption import Resumption
     from .schemas.timeline import Timeline
     from .viz.drawing import PAINTERS
 
     for file in files:
         _refuse_folder(file)
-    drawable: list[Any] = [Plan, *PAINTERS]
+    drawable: list[Any] = [Plan, Resumption, *PAINTERS]
     kinds: dict[str | None, Any] = {one.FORMAT: one for one in drawable}
-    laid_over = {Plan.FORMAT, Timeline.FORMAT}
+    laid_over = {Plan.FORMAT, Resumption.FORMAT, Timeline.FORMAT}
     data = [(source_of(file), read_bytes(file)) for file in files]
     formats = [sniff_format(one, source) for source, one in data]
     for kind, painter in PAINTERS.items():
@@ -432,7 +439,7 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
     documents = []
     for (source, one), found in zip(data, formats, strict=True):
         if found not in kinds or (found not in laid_over and set(formats) != {found}):
-            nouns = joined(("plans", *(painter.noun for painter in PAINTERS.values())))
+            nouns = joined(("plans", "resumptions", *(painter.noun for painter in PAINTERS.values())))
             raise InvalidInputError(
                 f"only {nouns} can be drawn, and replays not together with others; "
                 f"this is {found or 'a file that names no format'}",
@@ -440,11 +447,7 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
                 fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines; rtk replay its "
                 "reports",
             )
-        document = parse_document(one, kinds[found], source)
-        if isinstance(document, Plan):
-            require_valid(document, source)
-            document = columns_of_plan(document)
-        documents.append(document)
+        documents.append(_as_shown(parse_document(one, kinds[found], source), source))
     return drawing_of(documents, names, part)
 
 

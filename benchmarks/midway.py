@@ -100,6 +100,7 @@ class Case:
         kind, clip_norm: of the training.
         log_memory: as of TrainingConfig.
         operation_s: of a paced operation.
+        deaths: strikes until the dead are replaced.
         both: every strike twice, with and without what is left.
     """
 
@@ -109,6 +110,7 @@ class Case:
     clip_norm: float | None = None
     log_memory: float | None = None
     operation_s: float = 0.012
+    deaths: int = 1
     both: bool = False
 
 
@@ -214,7 +216,7 @@ class Job:
         self.plan = case.plan(case.operation_s)
         self.reference = Reference(case.kind, case.clip_norm, self.plan.total_microbatches())
         self.is_whole = False  # whether all is done again
-        self.saved: dict[int, Path] = {}
+        self.dead: list[str] = []
         self._checked = 0
         script = script_in(folder, case.kind, case.clip_norm)
         every = 0 if case.both else 1
@@ -235,6 +237,13 @@ class Job:
         """All announcements so far."""
         return self.process.said
 
+    @property
+    def healthy_s(self) -> float:
+        """What an iteration of all workers takes."""
+        whole = len(self.plan.live_workers())
+        times = [float(one["iteration_time_s"]) for one in self.commits() if one["live_workers"] == whole]
+        return statistics.median(times[-7:])
+
     def commits(self) -> list[dict[str, Any]]:
         """The iterations so far."""
         return [one for one in self.said if one["event"] == "iteration"]
@@ -247,12 +256,13 @@ class Job:
             since,
         )
 
-    def replace(self, names: list[str]) -> None:
-        """Start replacements, and wait until everybody trains."""
+    def replace(self) -> None:
+        """Start replacements of the dead, and wait until everybody trains."""
         since = len(self.said)
-        for name in names:
+        for name in self.dead:
             self.process.processes[name].join(60)
             self.process.start(name)
+        self.dead.clear()
         self.await_event("iteration", since, live_workers=len(self.plan.live_workers()))
 
     def check(self) -> dict[str, float]:
@@ -306,16 +316,16 @@ class Strike:
     killed: dict[str, float] = field(default_factory=dict)
 
     def live(self) -> list[str]:
-        """The workers that could be killed."""
-        return sorted(set(self.job.process.processes) - set(self.killed))
+        """The workers that may be killed: nobody who is the last of a stage."""
+        left = sorted(set(self.job.process.processes) - set(self.job.dead))
+        stages = [name.split("/")[1] for name in left]
+        return [name for name in left if stages.count(name.split("/")[1]) > 1]
 
     def wait(self) -> None:
         """Until the moment."""
         if self.moment is not None:
-            commits = self.job.commits()
-            usual_s = statistics.median(one["iteration_time_s"] for one in commits[-5:])
-            self.job.process.wait_for_iteration(commits[-1]["iteration"] + 1)
-            time.sleep(self.moment * usual_s)
+            self.job.process.wait_for_iteration(self.job.commits()[-1]["iteration"] + 1)
+            time.sleep(self.moment * self.job.healthy_s)
 
     def kill(self, name: str) -> None:
         """Kill a worker, now, or in its next sum."""
@@ -325,9 +335,11 @@ class Strike:
             fuse.with_suffix(".part").write_text(f"{self.chance.random() * 0.002}")
             fuse.with_suffix(".part").rename(fuse)
             process.join(MOST_S)
+            self.killed[name] = float(fuse.with_suffix(".dead").read_text())
         else:
+            self.killed[name] = time.perf_counter()
             self.job.process.signal(name, signal.SIGKILL)
-        self.killed[name] = time.perf_counter()
+        self.job.dead.append(name)
 
 
 def one_dies(strike: Strike) -> list[str]:
@@ -353,10 +365,9 @@ def neighbours_die(strike: Strike) -> list[str]:
 def second_dies(strike: Strike) -> list[str]:
     """Another worker, while the first death is being recovered from; everybody's stage has a third holder."""
     first = one_dies(strike)
-    pace_s = statistics.median(one["iteration_time_s"] for one in strike.job.commits()[-5:])
     second = strike.chance.choice(strike.live())
     strike.moment = strike.chance.random()
-    time.sleep(strike.moment * strike.chance.choice((0.05, 0.3, 1.0)) * pace_s)
+    time.sleep(strike.moment * strike.chance.choice((0.05, 0.3, 1.0)) * strike.job.healthy_s)
     strike.kill(second)
     return [*first, second]
 
@@ -367,7 +378,8 @@ def one_dies_for_a_newcomer(strike: Strike) -> list[str]:
     first = one_dies(strike)
     job.await_event("recovered", since)
     job.process.start(first[0])
-    second = strike.chance.choice([name for name in strike.live() if name != first[0]])
+    second = strike.chance.choice(strike.live())
+    job.dead.clear()
     strike.moment = strike.chance.random()
     time.sleep(strike.moment * 1.2)
     strike.kill(second)
@@ -375,16 +387,16 @@ def one_dies_for_a_newcomer(strike: Strike) -> list[str]:
 
 
 CASES = {
-    "alike": Case(alike_plan, one_dies),
-    "split": Case(split_plan, one_dies),
-    "clip": Case(alike_plan, one_dies, clip_norm=0.01),
-    "ties": Case(alike_plan, one_dies, "tied"),
-    "buffers": Case(alike_plan, one_dies, "buffers"),
-    "log": Case(alike_plan, one_dies, log_memory=100_000),
+    "alike": Case(alike_plan, one_dies, deaths=3),
+    "split": Case(split_plan, one_dies, deaths=3),
+    "clip": Case(alike_plan, one_dies, clip_norm=0.01, deaths=3),
+    "ties": Case(alike_plan, one_dies, "tied", deaths=3),
+    "buffers": Case(alike_plan, one_dies, "buffers", deaths=3),
+    "log": Case(alike_plan, one_dies, log_memory=100_000, deaths=3),
     "unlike": Case(unlike_plan, one_dies),
     "second": Case(alike_plan, second_dies),
     "join": Case(alike_plan, one_dies_for_a_newcomer),
-    "staggered": Case(staggered_plan, one_dies),
+    "staggered": Case(staggered_plan, one_dies, deaths=3),
     "neighbours": Case(staggered_plan, neighbours_die),
     "moments": Case(alike_plan, one_dies, operation_s=0.06, both=True),
 }
@@ -411,14 +423,12 @@ def struck(strike: Strike) -> dict[str, Any]:
     """One cycle."""
     job, since = strike.job, len(strike.job.said)
     names = job.case.strike(strike)
-    first_s = min(strike.killed.values())
-    failed = job.await_event("failure", since)
-    at = job.await_event("recovered", since)
-    while sum(one["event"] == "failure" for one in job.said[since:]) < len(strike.killed):
-        at = job.await_event("recovered", job.await_event("failure", at))
+    first_s = min(strike.killed[name] for name in names)
+    failures = [job.await_event("failure", since, worker=name) for name in names]
+    at = job.await_event("recovered", max(failures))
     if job.case.both:
-        live = job.said[job.await_event("iteration", since)]["live_workers"]
-        for _ in range(3):  # as many re-routed iterations, by which the others are measured
+        live = [one for one in job.commits() if one["at_s"] <= job.said[at]["at_s"]][-1]["live_workers"]
+        for _ in range(2):  # as many re-routed iterations, by which the others are measured
             since_next = len(job.said)
             job.await_event("iteration", since_next, live_workers=live)
     commits = [one for one in job.commits() if one["at_s"] <= job.said[at]["at_s"]]
@@ -428,16 +438,18 @@ def struck(strike: Strike) -> dict[str, Any]:
         "killed": names,
         "moment": strike.moment,
         "after_commit_s": first_s - max(one["at_s"] for one in job.commits() if one["at_s"] < first_s),
-        "detected_s": job.said[failed]["at_s"] - first_s,
+        "detected_s": job.said[min(failures)]["at_s"] - first_s,
         "kill_to_commit_s": job.said[at]["at_s"] - first_s,
         "iteration_s": commits[-1]["at_s"] - commits[-2]["at_s"],
+        "healthy_s": job.healthy_s,
         "rerouted_s": rerouted_s,
         "recovered": _fields([job.said[at]], "recovered")[0],
         "resumed": _fields(job.said[since : at + 1], "resume"),
         "redone": _fields(job.said[since : at + 1], "redo"),
     }
     worst = job.check()
-    job.replace([name for name in strike.killed if not job.process.processes[name].is_alive()])
+    if len(job.dead) >= job.case.deaths:
+        job.replace()
     return {**row, "worst": worst}
 
 

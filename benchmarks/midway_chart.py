@@ -12,8 +12,8 @@ Row = Mapping[str, Any]
 
 
 def point_of(row: Row) -> tuple[float, float]:
-    """When a kill came, as a share of the plan's iteration, and what it has cost, in re-routed ones."""
-    return row["moment"], row["iteration_s"] / row["rerouted_s"] - 1
+    """When a kill came, as a share of an iteration of all workers, and what it has cost, in re-routed ones."""
+    return row["after_commit_s"] / row["healthy_s"], row["iteration_s"] / row["rerouted_s"] - 1
 
 
 def write_chart(rows: Sequence[Row], path: Path) -> None:

@@ -7,9 +7,10 @@ checkpoint shows the gradients that were stepped last. Every micro-batch's loss 
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,8 @@ def layers(kind: Kind = "rows") -> list[nn.Module]:
     inner: list[nn.Module] = [Mixing(kind == "buffers") for _ in range(DEPTH)]
     if kind == "tied":
         inner[0], inner[-1] = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
-        inner[-1].weight = inner[0].weight
+        shared = nn.Parameter(0.05 * torch.randn(VOCABULARY, WIDTH))  # so small that rounding does not grow
+        inner[0].weight = inner[-1].weight = shared
     return [layer.double() for layer in inner]
 
 
@@ -105,7 +107,7 @@ def training(kind: Kind = "rows", clip_norm: float | None = None, fuses: str | N
         kind: of the layers.
         clip_norm: as of `Training`.
         fuses: a folder; a worker whose process finds a file of its number there kills itself in its next sum, after so
-            many seconds as the file says.
+            many seconds as the file says, and leaves beside it when.
     """
     if fuses is not None:
         _lay_fuses(Path(fuses))
@@ -118,12 +120,16 @@ def training(kind: Kind = "rows", clip_norm: float | None = None, fuses: str | N
 def _lay_fuses(folder: Path) -> None:
     from rtk.runners.torch.gloo import GlooTransport
 
-    inner: Callable[..., Any] = GlooTransport.all_reduce
+    inner: Callable[..., None] = GlooTransport.all_reduce
 
-    def all_reduce(transport: GlooTransport, group: tuple[int, ...], tensor: torch.Tensor) -> Any:
+    def die(fuse: Path) -> None:
+        fuse.with_suffix(".dead").write_text(str(time.perf_counter()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def all_reduce(transport: GlooTransport, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         fuse = folder / str(os.getpid())
         if len(group) > 1 and fuse.exists():
-            threading.Timer(float(fuse.read_text()), os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return inner(transport, group, tensor)
+            threading.Timer(float(fuse.read_text()), die, (fuse,)).start()
+        inner(transport, group, tensor)
 
     GlooTransport.all_reduce = all_reduce  # type: ignore[method-assign]

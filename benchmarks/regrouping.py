@@ -25,7 +25,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -34,7 +33,7 @@ from typing import Any
 
 import torch
 
-from rtk.benchmarks.common import spread, write_result
+from rtk.benchmarks.common import write_result
 from rtk.runners.lifeline import LIFELINE, Lifeline, hold_lifeline
 from rtk.runners.torch.connections import Connections
 from rtk.runners.torch.gloo import GlooTransport

@@ -1,16 +1,21 @@
-"""`rtk explain`: why a plan takes as long as it does, and what would help most."""
+"""`rtk explain`: why a plan takes as long as it does, and what would help most; or what came of failures."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .console import Common, grouped, print_json
 
+if TYPE_CHECKING:
+    from ..schemas.resumption import Resumption
+
 
 @grouped
 def command(
-    plan: Annotated[str, typer.Argument(help="The plan; `-` is standard input.")],
+    plan: Annotated[
+        str, typer.Argument(help="The plan, or a resumption, or a timeline with failures; `-` is standard input.")
+    ],
     *,
     common: Common,
 ) -> None:
@@ -18,14 +23,48 @@ def command(
 
     The critical path, the bound that binds, where the busiest worker's time goes, and what other orders, more memory,
     faster links or faster stages would save: planned anew, as far as the plan's size allows.
+
+    Of a resumption: what is kept, sent again and copied, and what takes longest. Of a timeline: event by event, what
+    each failure cost, what was kept, and when the iteration was done.
     """
+    told, words = _explained(plan)
+    if common.as_json:
+        print_json(told)
+    else:
+        print(words)
+
+
+def _explained(path: str) -> tuple[dict[str, Any], str]:
+    """What there is to say of a file, as a tree and in words."""
+    from ..schemas.documents import parse_document, sniff_format
+    from ..schemas.files import read_bytes, source_of
+    from ..schemas.plan import Plan
+    from ..schemas.resumption import Resumption
+    from ..schemas.timeline import Timeline
+
+    data, source = read_bytes(path), source_of(path)
+    match sniff_format(data, source):
+        case Resumption.FORMAT:
+            return _of_resumption(parse_document(data, Resumption, source), source)
+        case Timeline.FORMAT:
+            from ..viz.recoveries import recoveries_of, words_of_recoveries
+
+            recoveries = recoveries_of(parse_document(data, Timeline, source))
+            return {"recoveries": [asdict(one) for one in recoveries]}, words_of_recoveries(recoveries)
     from ..planners.explain.explain import explain
     from ..planners.explain.words import words_of_explanation
-    from .options import read_valid_plan
+    from ..schemas.check import require_valid
 
-    made = read_valid_plan(plan)
+    made = parse_document(data, Plan, source)
+    require_valid(made, source)
     explanation = explain(made)
-    if common.as_json:
-        print_json(asdict(explanation))
-    else:
-        print(words_of_explanation(explanation, made))
+    return asdict(explanation), words_of_explanation(explanation, made)
+
+
+def _of_resumption(resumption: "Resumption", source: str) -> tuple[dict[str, Any], str]:
+    from ..planners.explain.resumed import explain_resumption, words_of_resumption
+    from ..schemas.check_rest import require_valid_resumption
+
+    require_valid_resumption(resumption, source)
+    explanation = explain_resumption(resumption)
+    return asdict(explanation), words_of_resumption(explanation)

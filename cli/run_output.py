@@ -119,6 +119,7 @@ class RunStory:
         self._coming: list[Happening] = []
         self._answered: list[Happening] = []
         self._recovered: list[Happening] = []
+        self._resumed: int | None = None  # the last iteration that went on where it was when somebody was lost
         self._broken: dict[str, Happening] = {}  # by link, until somebody passes on its messages
         self._has_news = False  # of what is slow, since the last epoch
         self._saved_s: float | None = None  # when the job was saved to start again, until it has done an iteration
@@ -271,6 +272,8 @@ class RunStory:
                 return f"worker {told.worker} moved to {told.place} and took {told.layers} from {told.source}"
             case said.WorkerLeft():
                 self._forget(told.worker)
+            case said.IterationResumed():
+                self._resumed = told.iteration
             case said.Degraded():
                 # It counts once, however often it gets worse or better meanwhile.
                 self.found[told.event] += told.who not in self.slow
@@ -305,7 +308,8 @@ class RunStory:
         changes, self._recovered = self._recovered, []
         # A change that is due to comings and goings alone waits until an iteration is done.
         is_redone = not changes or any(change.is_bad for change in changes)
-        redone = f"iteration {recovered.iteration} redone" if is_redone else ""
+        how = "resumed" if recovered.iteration == self._resumed else "redone"
+        redone = f"iteration {recovered.iteration} {how}" if is_redone else ""
         cost = " · ".join(part for part in (redone, f"{print_time(recovered.lost_s)} lost") if part)
         if not changes:
             changes = [self._note(recovered.reason or "the workers formed a new group", at_s, is_bad=True)]

@@ -23,7 +23,7 @@ from ..schemas.quantities import (
 )
 from ..schemas.site import Site, site_of
 from ..schemas.text import counted, listed
-from .console import Common, Seed, grouped, print_document, print_table, quantity, suggest, working, wrote
+from .console import Common, Seed, Writes, grouped, print_document, print_table, quantity, suggest, working, wrote
 from .options import (
     TIMELINE,
     AnswerOptions,
@@ -93,6 +93,15 @@ def command(
     timeline: Annotated[
         str | None, typer.Option("--timeline", help="Write the timeline to this file."), TIMELINE
     ] = None,
+    resumption: Annotated[
+        str | None,
+        typer.Option(
+            "--resumption",
+            help="Write what was left of the last iteration that was gone on with after a failure, and the plan that "
+            "followed, to this file.",
+        ),
+        Writes("an rtk.resumption"),
+    ] = None,
     profile: ProfileOption = None,
     common: Common,
 ) -> None:
@@ -111,6 +120,9 @@ def command(
     site = site_of(cluster, overlay)
     conditions, failed = conditioned(read, parse_slow_places(slow), parse_link_delays(link_delay), site)
     if inject is None and not failed:
+        if resumption is not None:
+            what = "nothing is gone on with where nobody dies"
+            raise InvalidInputError(what, where="--resumption", fix="give --inject, with a failure in it")
         with working(f"simulating {counted(iterations, 'iteration')}"):
             _simulate(conditions, read, jitter, seed, transport, iterations, timeline, common.as_json)
         _say_next(plan, timeline)
@@ -123,6 +135,8 @@ def command(
     with working(f"simulating {counted(iterations, 'iteration')}"):
         story = story_of(conditions, trace, iterations, answers, remedies, costs, jitter, seed, transport, log_memory)
     _tell(story, iterations, jitter, timeline, common.as_json)
+    if resumption is not None:
+        _write_resumption(resumption, story)
     _tell_unreached(trace, story, iterations)
     _say_next(plan, timeline)
 
@@ -277,6 +291,16 @@ def _tell_unreached(trace: "Trace", story: "SimulatedRun", iterations: int) -> N
             f"{listed(late)}; it has {counted(iterations, 'iteration')}, from 0, and takes {print_time(story.total_s)} "
             "(--iterations makes it longer)"
         )
+
+
+def _write_resumption(path: str, story: "SimulatedRun") -> None:
+    from ..schemas.documents import write_document
+
+    if not story.resumptions:
+        remark(f"{path} is not written: no iteration was gone on with")
+        return
+    write_document(path, story.resumptions[-1])
+    wrote(path, f"rtk explain {path}")
 
 
 def _write(path: str | None, timeline: "Timeline") -> None:

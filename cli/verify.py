@@ -16,13 +16,14 @@ from .options import ProfileOption, check_profile, quality
 if TYPE_CHECKING:
     from ..schemas.check import Violation
     from ..schemas.plan import Plan
+    from ..schemas.resumption import Resumption
 
 
 @grouped
 def command(
     plans: Annotated[
         list[str],
-        typer.Argument(metavar="PLAN...", help="Plans and atlases; `-` is standard input."),
+        typer.Argument(metavar="PLAN...", help="Plans, resumptions and atlases; `-` is standard input."),
     ],
     profile: ProfileOption = None,
     timeline: Annotated[
@@ -34,6 +35,9 @@ def command(
 ) -> None:
     """Check plans: order, dependencies, deadlocks, memory, completeness, and the prediction.
 
+    Of a resumption the plan is checked, and what is left of the iteration: that every micro-batch is once in the
+    gradients of every layer, be it kept or done now, and that whatever is taken up is there.
+
     Ends with exit code 1 if one of them is not valid.
     """
     if common.as_json and as_github:
@@ -42,12 +46,15 @@ def command(
         raise InvalidInputError("standard input can be read only once", where="PLAN", fix="give one `-`")
     if timeline is not None and (len(plans) > 1 or is_atlas(plans[0])):
         raise InvalidInputError("one timeline for several plans", where="--timeline", fix="give the plan that was run")
+    from ..schemas.plan import Plan
+
     found: dict[str, Sequence[Violation]] = {}
-    for name, plan in (one for path in plans for one in _read(path)):
+    for name, document in (one for path in plans for one in _read(path)):
+        plan = document if isinstance(document, Plan) else document.plan
         check_profile(plan, profile)
-        found[name] = _problems(plan, timeline)
+        found[name] = _problems(document, timeline)
         if not (common.as_json or as_github):
-            _print(name, plan, found[name])
+            _print(name, document, found[name])
     if common.as_json:
         print_json(_tree(found))
     if as_github:
@@ -62,13 +69,12 @@ def is_atlas(path: str) -> bool:
     return (Path(path) / "atlas.json").is_file()
 
 
-def _read(path: str) -> Iterator[tuple[str, "Plan"]]:
-    """A file's plan, or the plans that an atlas is for, made again as it says; and what each is called."""
-    from ..schemas.documents import read_document
-    from ..schemas.plan import Plan
+def _read(path: str) -> Iterator[tuple[str, "Plan | Resumption"]]:
+    """A file's plan or resumption, or the plans that an atlas is for, made again; and what each is called."""
+    from .options import read_plan_or_resumption
 
     if not is_atlas(path):
-        yield source_of(path), read_document(path, Plan)
+        yield source_of(path), read_plan_or_resumption(path)
         return
     from ..planners.plain.slipstream import plan_from_atlas  # takes longer to load than most plans to be checked
     from ..planners.slipstream.atlas_folder import read_atlas
@@ -77,14 +83,21 @@ def _read(path: str) -> Iterator[tuple[str, "Plan"]]:
         yield f"{path}, {counted(failures, 'failure')}", plan_from_atlas(path, failures=failures)
 
 
-def _problems(plan: "Plan", timeline: str | None) -> Sequence["Violation"]:
+def _problems(document: "Plan | Resumption", timeline: str | None) -> Sequence["Violation"]:
     from ..schemas.check import check_plan, check_timeline
+    from ..schemas.check_rest import check_resumption
     from ..schemas.documents import read_document
+    from ..schemas.resumption import Resumption
     from ..schemas.timeline import Timeline
 
-    problems = check_plan(plan)
+    if isinstance(document, Resumption):
+        if timeline is not None:
+            what = "no timeline can be held against a resumption: it does not know when what was kept was done"
+            raise InvalidInputError(what, where="--timeline", fix="leave it out")
+        return check_resumption(document)
+    problems = check_plan(document)
     if timeline is not None and not problems:
-        problems = check_timeline(plan, read_document(timeline, Timeline))
+        problems = check_timeline(document, read_document(timeline, Timeline))
     return problems
 
 
@@ -93,11 +106,11 @@ def _tree(found: Mapping[str, Sequence["Violation"]]) -> dict[str, object]:
     return {"valid": not problems, "problems": problems}
 
 
-def _print(file: str, plan: "Plan", problems: Sequence["Violation"]) -> None:
+def _print(file: str, document: "Plan | Resumption", problems: Sequence["Violation"]) -> None:
     for problem in problems:
         print(f"{problem.path}: {problem.message}")
     # Where there are several routings, what the plan says is proven of them is not checked here.
-    prediction = plan.prediction
+    prediction = getattr(document, "prediction", None)
     has_scope = prediction is not None and prediction.proof_scope is not None
     claim = f" (it says: {quality(prediction)})" if prediction is not None and has_scope else ""
     verdict = f"not valid, {counted(len(problems), 'problem')}" if problems else f"valid{claim}"

@@ -27,8 +27,8 @@ def command(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="Plans, which are simulated, and timelines; several are laid over each other. Or one file of pipeline "
-            "templates. Or reports of rtk replay; several are compared. `-` is stdin."
+            help="Plans and resumptions, which are simulated, and timelines; several are laid over each other. Or one "
+            "file of pipeline templates. Or reports of rtk replay; several are compared. `-` is stdin."
         ),
     ],
     output: Annotated[

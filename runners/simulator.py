@@ -291,7 +291,7 @@ class _Clock:
         kind = instruction.operation.kind
         stage = self.plan.stage_of(machine.worker)
         share = share_of(instruction, stage)
-        duration_s = stage.duration_s(kind) * share * (machine.worker.slowdown or 1.0)
+        duration_s = seconds_of(instruction, stage, machine.worker)
         if self.jitter:
             duration_s *= math.exp(self.jitter * float(self.streams[rank].standard_normal()))
         machine.whole += {"F": share, "I": -share, "B": -share, "W": 0.0}[kind]
@@ -407,6 +407,11 @@ def share_of(one: Compute, stage: Stage) -> float:
     if one.layers is None:
         return 1.0
     return (one.layers[1] - one.layers[0]) / (stage.layers[1] - stage.layers[0])
+
+
+def seconds_of(one: Compute, stage: Stage, worker: Worker) -> float:
+    """What an operation takes a worker of a stage, in s."""
+    return stage.duration_s(one.operation.kind) * share_of(one, stage) * (worker.slowdown or 1.0)
 
 
 def name_of_operation(one: Compute, pipeline: int, stage: Stage) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class TimelineColumns:
         suffixes: what stands behind the tokens of operations of some layers only (`:4-6`), or which were run again for
             a message alone (`~`); the first one is empty.
         suffix: each span's place in `suffixes`; None: all have none.
+        is_fed: whether each span begins with a message that was kept and is sent again; None: nobody knows.
+        fact: what is said of it in place of how long it takes; None: that is said.
     """
 
     source: Literal["simulated", "measured"]
@@ -84,6 +86,8 @@ class TimelineColumns:
     is_cut: bool = False
     suffixes: tuple[str, ...] = ("",)
     suffix: "Ints | None" = None
+    is_fed: "Flags | None" = None
+    fact: str | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -121,7 +125,7 @@ class TimelineColumns:
         """What is 0 in pictures: the first span's start, or where the part was cut out."""
         return 0.0 if self.is_cut else float(self.start_s.min(initial=np.inf)) if len(self) else 0.0
 
-    def op(self, row: int) -> str:
+    def op(self, row: "int | np.integer[Any]") -> str:
         """What the n-th span does, as a Span says it."""
         kind = int(self.kind[row])
         if kind >= len(KINDS):
@@ -129,14 +133,15 @@ class TimelineColumns:
         own = int(self.places[self.worker[row], 0])
         return _token(kind, int(self.pipeline[row]), int(self.microbatch[row]), own) + self.suffix_of(row)
 
-    def suffix_of(self, row: int) -> str:
+    def suffix_of(self, row: "int | np.integer[Any]") -> str:
         """What stands behind the token of the n-th span."""
         return "" if self.suffix is None else self.suffixes[self.suffix[row]]
 
     def taken(self, rows: "Flags | Ints", shift_s: float = 0.0) -> "TimelineColumns":
         """Only some of the spans, each `shift_s` earlier."""
         part = {name: getattr(self, name)[rows] for name in ("worker", "kind", "pipeline", "microbatch", "iteration")}
-        part |= {} if self.suffix is None else {"suffix": self.suffix[rows]}
+        extra = {"suffix": self.suffix, "is_fed": self.is_fed}
+        part |= {name: column[rows] for name, column in extra.items() if column is not None}
         start_s, end_s = self.start_s[rows], self.end_s[rows]
         if shift_s:
             start_s, end_s = start_s - shift_s, end_s - shift_s

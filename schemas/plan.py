@@ -249,6 +249,11 @@ class Plan(Displayed):
         """The global number of a pipeline's micro-batch 0."""
         return sum(earlier.microbatches for earlier in self.pipelines[:pipeline])
 
+    def microbatch_at(self, number: int) -> tuple[int, int]:
+        """The pipeline of the micro-batch with a global number, and its number there."""
+        pipeline = next(k for k in reversed(range(len(self.pipelines))) if self.microbatch_offset(k) <= number)
+        return pipeline, number - self.microbatch_offset(pipeline)
+
     def total_microbatches(self) -> int:
         """Micro-batches of one iteration, over all pipelines."""
         return self.microbatch_offset(len(self.pipelines))

@@ -43,7 +43,12 @@ KINDS = {
     "rtk.timeline": Kind(
         "a timeline",
         "rtk simulate PLAN --timeline t.json",
-        ("rtk viz FILE", "rtk verify PLAN --timeline FILE", "rtk profile refine PROFILE --timeline FILE"),
+        (
+            "rtk viz FILE",
+            "rtk verify PLAN --timeline FILE",
+            "rtk profile refine PROFILE --timeline FILE",
+            "rtk explain FILE",
+        ),
     ),
     "rtk.trace": Kind(
         "a trace",
@@ -53,9 +58,9 @@ KINDS = {
     "rtk.report": Kind("a report of a simulation", "rtk simulate PLAN --json", ()),
     "rtk.replay": Kind("a report of a replay", "rtk replay --profile PROFILE --trace TRACE", ("rtk viz FILE",)),
     "rtk.resumption": Kind(
-        "a resumption",
+        "a resumption (the rest of an iteration)",
         "rtk simulate PLAN --inject faults.jsonl --resumption r.json",
-        ("rtk explain FILE", "rtk viz FILE", "rtk verify FILE", "rtk simulate FILE"),
+        ("rtk explain FILE", "rtk viz FILE", "rtk verify FILE"),
     ),
     "rtk.detection": Kind("a list of findings", "rtk detect LOG --json", ()),
     "rtk.atlas": Kind(

@@ -9,12 +9,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Index, LayerNumber, Name, Ratio, Seconds
-from .orders import Kind, Operation, parse_operation, print_operation
+from .orders import Kind, Operation, print_operation
 from .plan import Layers, Plan, Planner
 
 MessageKind = Literal["activation", "gradient"]
@@ -158,7 +158,8 @@ class RestOperation(NamedTuple):
         return self.operation.kind
 
 
-_REST = re.compile(r"([FIWB][0-9.]+)(?::(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8}))?(~)?")
+_NUMBER = r"(0|[1-9][0-9]{0,8})"
+_REST = re.compile(rf"([FIWB])(?:{_NUMBER}\.)?{_NUMBER}(?::{_NUMBER}-{_NUMBER})?(~)?")
 
 
 def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOperation, ...]:
@@ -182,9 +183,9 @@ def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOper
                 f"{token!r} is not an operation of what is left",
                 fix="write F1.3, F1.3:4-6 of the layers 4 and 5 only, or I1.3~ for the message alone",
             )
-        name, first, stop, again = match.groups()
-        own = layers if first is None else (int(first), int(stop))
-        found.append(RestOperation(parse_operation(name, pipeline), own, again is None))
+        kind, other, microbatch, first, stop, again = match.groups()
+        operation = Operation(cast(Kind, kind), pipeline if other is None else int(other), int(microbatch))
+        found.append(RestOperation(operation, layers if first is None else (int(first), int(stop)), again is None))
     return tuple(found)
 
 
@@ -290,6 +291,34 @@ class Rest:
         """What the live worker `number` of the plan runs."""
         worker = plan.live_workers()[number]
         return parse_rest_order(self.workers[number].order, worker.pipeline, plan.stage_of(worker).layers)
+
+    def standing_of(self, number: int) -> Standing:
+        """What the live worker `number` of the plan has."""
+        return next(one for one in self.standings if one.worker == self.workers[number].worker)
+
+    def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
+        """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
+        standing, own = self.standing_of(number), self.workers[number]
+        stage = plan.stage_of(plan.live_workers()[number]).layers
+        dropped = {layer for first, stop in (*own.given_up, *self.sealed) for layer in range(first, stop)}
+        layers_of: dict[int, set[int]] = {}
+        for entry in standing.ledger:
+            layers = set(range(*entry.layers)) & set(range(*stage)) - dropped
+            for microbatch in entry.microbatches if layers else ():
+                layers_of.setdefault(microbatch, set()).update(layers)
+        return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
+
+    def taken_up(self, number: int, plan: Plan) -> dict[int, Literal["F", "I"]]:
+        """The micro-batches under way with which the live worker `number` goes on, and what of them was done last."""
+        stage = plan.stage_of(plan.live_workers()[number]).layers
+        begun: set[int] = set()
+        gone_on: set[int] = set()
+        for one in self.operations(number, plan):
+            if one.accumulates and one.layers == stage:
+                microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+                (begun if one.kind == "F" else gone_on).add(microbatch)
+        stashes = self.standing_of(number).stashes
+        return {m: stash.after for stash in stashes for m in stash.microbatches if m in gone_on - begun}
 
 
 @dataclass(frozen=True)

@@ -205,4 +205,4 @@ def test_quickstart_tells_what_came_of_it(tmp_path: Path, trained: Callable[...,
     assert "$ rtk run plan.json --model gpt-tiny --iterations 9 --paced --inject faults.jsonl" in done.stderr
     assert "worker 1/1 failed" in done.stderr
     assert "worker 1/1 joined" in done.stderr
-    assert done.stderr.count("is done again") == 1
+    assert done.stderr.count("after the failure") == 1

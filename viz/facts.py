@@ -11,7 +11,7 @@ from ..schemas.orders import KINDS
 from ..schemas.plan import Layers
 from ..schemas.quantities import print_percent, print_time
 from ..schemas.text import counted, listed
-from ..schemas.timeline import Timeline, WorkerMemory, iteration_time_s, times_between
+from ..schemas.timeline import Event, Timeline, WorkerMemory, iteration_time_s, times_between
 
 Drawable = Timeline | TimelineColumns
 Labelled = tuple[str, Drawable]
@@ -20,8 +20,8 @@ Points = tuple[tuple[float, float], ...]
 
 MARK_CHARACTERS = 60
 MOST_SAID = 12  # events of one moment
-# What follows from other events of the moment, and is said after them.
-_CONSEQUENCES = frozenset({"copy", "wait", "leave"})
+# What follows from other events of the moment is said after them.
+_CONSEQUENCES = {"epoch": 1, "copy": 2, "resend": 2, "wait": 2, "leave": 2}
 # The events after which a worker is not there, until it computes again, and what is said of it.
 GONE_AFTER = {"failure": "failed", "fail": "failed", "stop": "stopped", "leave": "left"}
 NO_PLACE = "not in the plan"
@@ -252,12 +252,17 @@ class Mark:
         return self.words if len(self.words) <= MARK_CHARACTERS else self.words[: MARK_CHARACTERS - 1] + "…"
 
 
+def order_of(event: Event) -> int:
+    """Where an event stands among those of its moment: what leads to others comes first."""
+    return _CONSEQUENCES.get(event.kind, 0)
+
+
 def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None) -> tuple[Mark, ...]:
     """Events of all timelines, and of a single one the beginnings of its iterations; none after `until_s`."""
     marks = []
     for label, columns in timelines:
         # Sorting is stable: only what follows from other events of a moment moves behind them.
-        for event in sorted(columns.events, key=lambda event: (event.time_s, event.kind in _CONSEQUENCES)):
+        for event in sorted(columns.events, key=lambda event: (event.time_s, order_of(event))):
             where = f" {event.worker}" if event.worker else ""
             what = f"{event.kind}{where}" + (f": {event.message}" if event.message else "")
             if event.time_s < 0:
@@ -300,6 +305,8 @@ def facts_of(label: str, timeline: Drawable) -> str:
     source = label if columns.source in label else f"{label}, {columns.source}"
     if not len(columns):
         return f"{source} · no operations"
+    if columns.fact is not None:
+        return f"{source} · {columns.fact}"
     makespan_s = float(columns.end_s.max()) - columns.first_start_s
     workers = {*columns.busy, *(sizes.worker for sizes in columns.workers)}
     # One after the other, as a loop would: numpy's own order of summing gives other last digits.

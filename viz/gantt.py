@@ -27,6 +27,7 @@ GUIDE = (
      "its limit."),
     ("Pale", "done in vain: a worker failed before the iteration was committed, and this was done again. What is not "
      "pale then was kept. Where a row is reddish, the worker is not there."),
+    ("Dark edge", "of a resumption: this operation begins with a message that its sender has kept, and sends again."),
     ("Framed", "run again for its message alone, which had been lost: its gradients are not summed again."),
     ("Mouse", "point at a bar for its times. Drag to zoom, double-click to see all. Ctrl and the wheel zoom, and so "
      "does the wheel over the time axis; Shift and the wheel, or dragging the axis, move in time. Click the legend to "

@@ -8,7 +8,7 @@ window.rtk.ready = (async () => {
   const data = await unpack(element("data").textContent.trim());
   const { head, tracks, kind, flags, microbatch, pipeline, suffix, iteration, start, end, latest } = data;
   const tick = head.tick_s, kinds = head.kinds, several = head.labels.length > 1;
-  const REROUTED = 1, LOST = 2, AGAIN = 4, PART = 8, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
+  const REROUTED = 1, LOST = 2, AGAIN = 4, PART = 8, FED = 16, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
   const AXIS = 30, MARK_LINE = 15, MARK_LINES = 3, BAND = 34, HEAD = 22, SNAP = 3, PAD = 10;
   const fullEnd = head.end_s || 1;
   const state = {
@@ -112,6 +112,7 @@ window.rtk.ready = (async () => {
     if (isComputed(i)) words += ` of micro-batch ${ownerOf(i, item.pipeline)}.${microbatch[i]}`;
     if (flags[i] & REROUTED) words += ", re-routed";
     if (flags[i] & AGAIN) words += ", again: for its message alone";
+    if (flags[i] & FED) words += ", begins with a kept message, sent again";
     const layers = item.row.layers;
     return [
       `${opOf(i)}  ${words}`,
@@ -447,6 +448,11 @@ window.rtk.ready = (async () => {
       if (flags[i] & AGAIN && length > 6) {
         pen.fillStyle = theme.ground;
         pen.fillRect(a + 2, up + 2, length - 4.6, high - 4);
+        colour = -1;
+      }
+      if (flags[i] & FED && length > 2) {
+        pen.fillStyle = theme.ink;
+        pen.fillRect(a, up, Math.min(3, length / 5), high);
         colour = -1;
       }
       if (flags[i] & REROUTED && length > 2) {
@@ -877,6 +883,7 @@ window.rtk.ready = (async () => {
     if (any & REROUTED) says("repeating-linear-gradient(135deg, #1f2430 0 1px, #cfd4dc 1px 4px)", "k.j: micro-batch j re-routed from pipeline k");
     if (any & LOST) says("#c4e5f7", "pale: in vain, it was done again");
     if (any & AGAIN) says("linear-gradient(var(--ground), var(--ground)) content-box, #6b7280", "framed: run again for its message alone");
+    if (any & FED) says("linear-gradient(90deg, var(--ink) 35%, var(--grid) 35%)", "dark edge: begins with a kept message, sent again");
     if (tracks.some((track) => track.row.gaps)) says("var(--gone)", "worker not there");
     if (several && tracks.some((track) => track.row.memory)) head.labels.forEach((label, n) => says(`var(--curve${["", "2", "3"][Math.min(n, 2)]})`, `memory, ${label}`));
     const on = (id, does) => element(id).addEventListener("click", does);

@@ -98,6 +98,11 @@ class Boxes(Artist):
                 gc.set_linewidth(box.edge_width)
                 gc.set_foreground(box.edge)
                 renderer.draw_path(gc, _rectangle(place, box.edge_width * scale / 2), IdentityTransform(), None)
+            if box.notch:
+                end = place.x0 + min(box.notch * scale, place.width / 5)
+                gc.set_linewidth(0)
+                notch = Bbox([(place.x0, place.y0), (end, place.y1)])
+                renderer.draw_path(gc, _rectangle(notch, 0.0), IdentityTransform(), to_rgba(INK))
             self._write(renderer, gc, box, place, scale)
             gc.restore()
             if tip:

@@ -89,7 +89,8 @@ class Row:
 class Bar:
     """One span in its row; `label` is the micro-batch's number.
 
-    One that is `lost` was done again later; one that is run `again` is so for its message alone.
+    One that is `lost` was done again later; one that is run `again` is so for its message alone; one that is `fed`
+    begins with a message that was kept and is sent again.
     """
 
     row: Row
@@ -99,6 +100,7 @@ class Bar:
     rerouted: bool
     lost: bool = False
     again: bool = False
+    fed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +289,15 @@ def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...]) -> tuple[
             is_rerouted(span),
             lost,
             again,
+            fed,
         )
         for index, (_, columns) in enumerate(timelines)
-        for span, lost, again in zip(
-            timeline_from(columns).spans, lost_of(columns).tolist(), columns.is_again.tolist(), strict=True
+        for span, lost, again, fed in zip(
+            timeline_from(columns).spans,
+            lost_of(columns).tolist(),
+            columns.is_again.tolist(),
+            [False] * len(columns) if columns.is_fed is None else columns.is_fed.tolist(),
+            strict=True,
         )
     )
 

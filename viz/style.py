@@ -18,6 +18,8 @@ PALE_WORDS = "pale: in vain, it was done again"
 # What was run again for its message alone has a frame of its colour, and the page's ground in it.
 AGAIN_GROUND, AGAIN_FRAME = "#FFFFFF", 2.0
 AGAIN_WORDS = "framed: run again for its message alone"
+FED_EDGE = 3.0  # of what begins with a message that is sent again, in pixels
+FED_WORDS = "dark edge: begins with a kept message, sent again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class DrawnBox:
         hatched, opacity, edge: looks; the edge is the colour of a frame just inside.
         gap: so many pixels are left free at each side, if that leaves anything.
         side: where the label stands: center, or left.
+        notch: so many pixels at the left are dark, at most a fifth of it.
     """
 
     left: float
@@ -130,6 +133,7 @@ class DrawnBox:
     edge_width: float = 1.5
     gap: float = 0.0
     side: str = "center"
+    notch: float = 0.0
 
 
 @lru_cache(maxsize=50_000)

@@ -15,9 +15,12 @@ from .style import (
     AGAIN_WORDS,
     ALARM,
     FAINT,
+    FED_EDGE,
+    FED_WORDS,
     GONE,
     GROUND,
     IDLE,
+    INK,
     LOOKS,
     LOST_OPACITY,
     PALE,
@@ -75,6 +78,8 @@ def timelines_picture(timelines: Sequence[Labelled], title: str) -> Picture:
         entries.append(((PALE,), PALE_WORDS, False))
     if any(bar.again for bar in scene.bars):
         entries.append(((AGAIN_GROUND,), AGAIN_WORDS, False))
+    if any(bar.fed for bar in scene.bars):
+        entries.append(((INK,), FED_WORDS, False))
     if scene.gaps:
         entries.append(((GONE,), "worker not there", False))
     if scene.curves and len(scene.labels) > 1:
@@ -135,12 +140,13 @@ def _box(bar: Bar) -> DrawnBox:
         f"{span.op} ({look.words}), worker {span.worker}, iteration {span.iteration}: {print_time(span.start_s)} to "
         f"{print_time(span.end_s)}, takes {print_time(span.end_s - span.start_s)}"
     ) + (", in vain: done again later" if bar.lost else ", again: for its message alone" if bar.again else "")
+    tip += ", begins with a kept message, sent again" if bar.fed else ""
     margin = (1 - look.height) / 2
     return DrawnBox(
         span.start_s, span.end_s, bar.row.top + margin, bar.row.top + 1 - margin,
         AGAIN_GROUND if bar.again else look.colour, (bar.label,), tip=tip, hatched=bar.rerouted,
         opacity=LOST_OPACITY if bar.lost else 1.0, edge=look.colour if bar.again else None, edge_width=AGAIN_FRAME,
-        gap=0.5,
+        gap=0.5, notch=FED_EDGE if bar.fed else 0.0,
     )  # fmt: skip
 
 

@@ -207,7 +207,7 @@ class TemplateMetadata:
 
 
 @dataclass(frozen=True)
-class Rest:
+class TemplatesHead:
     """A Templates document without stages and links, which stand in the plan."""
 
     planner: Planner
@@ -223,7 +223,7 @@ class Rest:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
-KEPT = tuple(field.name for field in fields(Rest) if field.name != "sizes")  # as Templates has them
+KEPT = tuple(field.name for field in fields(TemplatesHead) if field.name != "sizes")  # as Templates has them
 
 
 def template_name(nodes: int) -> str:
@@ -234,7 +234,7 @@ def template_name(nodes: int) -> str:
 def rest_of(templates: Templates) -> dict[str, Any]:
     """What a plan's options must hold, beside its templates, for `templates_of`."""
     sizes = tuple(TemplateMetadata(one.nodes, one.iteration_time_s, one.microbatches) for one in templates.templates)
-    tree: dict[str, Any] = to_tree(Rest(**{name: getattr(templates, name) for name in KEPT}, sizes=sizes))
+    tree: dict[str, Any] = to_tree(TemplatesHead(**{name: getattr(templates, name) for name in KEPT}, sizes=sizes))
     return tree
 
 
@@ -254,11 +254,11 @@ def templates_of(plan: Plan) -> Templates:
     return templates
 
 
-def _read(said: Any) -> Rest:
+def _read(said: Any) -> TemplatesHead:
     from pydantic import ValidationError
 
     try:
-        rest: Rest = type_adapter(Rest).validate_json(json.dumps(said))
+        rest: TemplatesHead = type_adapter(TemplatesHead).validate_json(json.dumps(said))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         what = "the plan does not say which templates it was made of" if said is None else first["msg"]

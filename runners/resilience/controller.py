@@ -22,7 +22,6 @@ from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ...schemas.plan import Plan
 from ...schemas.protocols import Hand, JobAdvice, Replanned
-from ...schemas.resumption import Rest
 from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
@@ -136,7 +135,7 @@ class JobController:
         self._crowding = None if monitor is None or slows else Crowding(monitor, remark)
         surroundings = Surroundings(
             make_plan=self._make_plan,
-            resume=self._plan_rest,
+            resume=lambda *what: self._advice.resume(*what),  # late, too
             welcome=self._welcome,
             announce=note,
             on_spans=self._take_spans,
@@ -237,10 +236,6 @@ class JobController:
         if self.how.timeline is not None:
             self._planned.append(found.plan)
         return found
-
-    def _plan_rest(self, *what: Any) -> Rest:
-        """Late: a restarted coordinator has other things to load first."""
-        return self._advice.resume(*what)
 
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))

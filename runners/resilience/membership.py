@@ -6,23 +6,22 @@ from itertools import pairwise
 from math import fsum, isfinite, sqrt
 from typing import Any
 
-from ...schemas.checkpoint import CheckpointFile, print_layers
+from ...schemas.checkpoint import print_layers
 from ...schemas.conditions import Conditions
+from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand
 from ...schemas.resumption import Rest
-from .events import CheckpointSaved, MakePlan, Planned
+from .events import MakePlan, Planned
+from .progress import FAILED
 from .protocol import (
     Copy,
     Epoch,
     Hello,
     MicrobatchLoss,
-    Publish,
-    Published,
     RankAssignment,
     Ready,
     Refused,
-    Saved,
     Saver,
     StepTerms,
     Vote,
@@ -56,6 +55,10 @@ class Member:
     others: tuple[str, ...] = ()
     regroups: bool = False
 
+    def unseated(self, now_s: float) -> "Newcomer":
+        """It has no place any more, and waits for one."""
+        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups)
+
     def seat(self) -> RankAssignment:
         """Where it sits, as an epoch says it."""
         return RankAssignment(name_of(self.place), self.name, self.store, self.others)
@@ -77,6 +80,14 @@ class Newcomer:
         """Who has said hello."""
         return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others, hello.regroups)
 
+    def seat(self) -> RankAssignment:
+        """Where it waits."""
+        return RankAssignment("-", self.name, self.store, self.others)
+
+    def seated(self, connection: int) -> Member:
+        """It has a place, of which nobody knows yet."""
+        return Member(self.name, connection, self.store, (0, 0), others=self.others, regroups=self.regroups)
+
 
 def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
     """The connections of newcomers whose time has come before an iteration, by name, in the order of their arrival."""
@@ -95,6 +106,11 @@ def live_places(plan: Plan) -> tuple[Place, ...]:
 def layers_at(plan: Plan, place: Place) -> Layers:
     """The layers [first, stop) of a place."""
     return plan.template_of(place[0]).stages[place[1]].layers
+
+
+def layers_of(plan: Plan) -> int:
+    """How many layers the model has."""
+    return plan.templates[0].stages[-1].layers[1]
 
 
 def copies(wanted: Sequence[Layers], holds: Sequence[Layers | None]) -> tuple[Copy, ...]:
@@ -169,7 +185,7 @@ class VoteCounter:
         self._rest = rest
         self._wanted = list(range(plan.total_microbatches()))
         self._layers = {place: layers_at(plan, place) for place in live_places(plan)}
-        self._number_of_layers = plan.templates[0].stages[-1].layers[1]
+        self._number_of_layers = layers_of(plan)
         self._told = (
             losses if rest is not None and losses is not None and seals(rest, self._number_of_layers - 1) else {}
         )
@@ -279,85 +295,6 @@ def mean_loss(losses: Collection[MicrobatchLoss]) -> float | None:
     return fsum(sums) / count if count > 0 and len(sums) == len(losses) else None
 
 
-# A checkpoint under way: savers write a part each, then one worker makes the whole visible.
-
-
-class Saving:
-    """One checkpoint.
-
-    Args:
-        folder: where it goes.
-        iteration: how many iterations are done: the next one to run after loading it.
-        taken: steps that were taken in them.
-        savers: who writes which part.
-        begun_s: now.
-        is_last_resort: parts that cannot be written do not spoil the others.
-    """
-
-    def __init__(
-        self,
-        folder: str,
-        iteration: int,
-        taken: int,
-        savers: tuple[Saver, ...],
-        begun_s: float,
-        is_last_resort: bool = False,
-    ) -> None:
-        self._folder, self._iteration, self._taken, self._begun_s = folder, iteration, taken, begun_s
-        self._is_last_resort = is_last_resort
-        self._waited_for = {saver.worker for saver in savers}
-        self._parts: list[CheckpointFile] = []
-        self._error: str | None = None
-        self._publisher: str | None = None
-        self._path: str | None = None
-        self.is_over = False
-
-    def note(self, worker: str, written: Saved | Published) -> None:
-        """A saver has written its part, or the whole is visible; or that could not be."""
-        if written.iteration != self._iteration:
-            return
-        if isinstance(written, Published):
-            if self._publisher is not None:
-                self._path, self._error = written.path, self._error or written.error
-                self.is_over = True
-        elif worker in self._waited_for:
-            self._waited_for.discard(worker)
-            self._parts += [] if written.part is None else [written.part]
-            self._error = self._error or written.error
-
-    def lose(self, worker: str) -> None:
-        """A worker has died; its part will not come, and another one must publish."""
-        if worker in self._waited_for:
-            self._waited_for.discard(worker)
-            self._error = self._error or f"worker {worker} failed while it saved its part"
-        if worker == self._publisher:
-            self._publisher = None
-
-    def give_up(self, reason: str) -> None:
-        """The checkpoint will not come to be, or only from what is there."""
-        self._error = self._error or reason
-        self._waited_for.clear()
-        self.is_over = self._publisher is not None
-
-    def publish(self, publisher: str) -> Publish | None:
-        """What to tell a worker once all parts are written, or cannot be; None before that, and once it is told.
-
-        Without parts, what was written is to be discarded.
-        """
-        if self._waited_for or self._publisher is not None or self.is_over:
-            return None
-        self._publisher = publisher
-        is_wanted = self._error is None or self._is_last_resort
-        parts = tuple(sorted(self._parts, key=lambda part: part.layers)) if is_wanted else ()
-        return Publish(self._folder, self._iteration, parts, self._taken)
-
-    def outcome(self, now_s: float) -> CheckpointSaved:
-        """What came of it."""
-        return CheckpointSaved(
-            iteration=self._iteration, path=self._path, seconds=now_s - self._begun_s, error=self._error
-        )
-
-
 # The plans that were asked for since an epoch began, and the answers.
 
 
@@ -429,21 +366,34 @@ class Checksums:
             if any(sums[layer] != others[layer] for layer in range(*copy.layers) if layer in sums and layer in others):
                 yield source, target
 
-    def unlike(self, worker: str) -> tuple[str, int] | None:
-        """Who has said another checksum of some layer than this worker, and the layer; None where nobody has."""
-        return _unlike_own(self._said, worker)
+    def contradiction(self, worker: str, is_first: bool) -> tuple[str, int] | None:
+        """What two have otherwise that must be equal, where one of them is this worker, and the exit code for that.
 
-    def unlike_sums(self, worker: str) -> tuple[str, int] | None:
-        """The same of the sums over a layer's gradients."""
-        return _unlike_own(self._sums, worker)
+        Args:
+            worker: who has said something.
+            is_first: whether everybody has made its state for itself.
+        """
+        if (torn := _unequal(self._sums, worker)) is not None:
+            other, layer = torn
+            return f"workers {other} and {worker} have other sums of layer {layer}'s gradients", FAILED
+        if is_first and (unlike := _unequal(self._said, worker)) is not None:
+            other, layer = unlike
+            said = (
+                f"workers {other} and {worker} begin with other values of layer {layer}\n"
+                "at: the model's initial values\n"
+                "do: let them follow from torch's generator, which rtk seeds, or from a file that all workers have"
+            )
+            return said, InvalidInputError.exit_code
+        return None
 
 
-def _unlike_own(said: Mapping[str, Mapping[int, str]], worker: str) -> tuple[str, int] | None:
+def _unequal(said: Mapping[str, Mapping[int, str]], worker: str) -> tuple[str, int] | None:
+    """Who has said another checksum of some layer than this worker, and the layer; None where nobody has."""
     own = said[worker]
     return next(
         (
             (other, layer)
-            for other, sums in sorted(said.items())
+            for other, sums in (sorted(said.items()) if own else ())
             for layer in sorted(own.keys() & sums.keys())
             if sums[layer] != own[layer]
         ),

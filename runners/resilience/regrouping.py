@@ -10,6 +10,7 @@ iteration is done anew.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from ...schemas.check_standing import check_standing
 from ...schemas.conditions import Conditions
@@ -19,6 +20,7 @@ from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
 from ...schemas.resumption import Rest, Standing
 from .events import PlanRest, RestPlanned
+from .membership import layers_of, seals
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
 
 Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
@@ -32,9 +34,11 @@ class Inventory:
 
     Attributes:
         message: that asks for it; None: nobody is asked.
+        losses: that were told meanwhile.
     """
 
     def __init__(self) -> None:
+        self.losses = LossBook()
         self.message: Regroup | None = None
         self._plan: Plan | None = None
         self._asked: frozenset[str] = frozenset()
@@ -52,12 +56,16 @@ class Inventory:
             names: of the members.
             plan: that they have executed until now.
         """
-        self.end()
+        self._clear()
         self.message, self._plan = message, plan
         self._asked, self._awaited = frozenset(names), set(names)
 
-    def end(self) -> None:
-        """An epoch begins, and nothing of this is worth anything any more."""
+    def begin_epoch(self, epoch: int, rest: Rest | None) -> None:
+        """An epoch begins, with what is left of an iteration, or with all of it."""
+        self._clear()
+        self.losses.begin_epoch(epoch, rest)
+
+    def _clear(self) -> None:
         self.message = None
         self._told.clear()
         self._questions.clear()
@@ -96,8 +104,7 @@ class Inventory:
             return f"it is that of worker {told.standing.worker}"
         if told.standing.layers != layers:
             return f"it is of other layers ({told.standing.layers}) than the worker holds ({layers})"
-        of_the_model = self._plan.templates[0].stages[-1].layers[1]
-        return check_standing(of_the_model, self._plan.total_microbatches(), told.standing)
+        return check_standing(layers_of(self._plan), self._plan.total_microbatches(), told.standing)
 
     def give_up(self) -> None:
         """Who has not told has nothing."""
@@ -117,22 +124,26 @@ class Inventory:
         names = sorted(hand.worker for hand in crew)
         return tuple(self._told.get(name) or Standing(name, members.get(name)) for name in names)
 
-    def ask(self, question: Question) -> PlanRest | None:
-        """What has it planned what is left; None where it was asked already."""
+    def left(self, question: Question) -> RestPlanned | PlanRest | None:
+        """What is left, or what has that planned; None while it is not known, and somebody sees to it."""
+        if self.message is None or all(standing.is_empty for standing in question[2]):
+            return ANEW if self.is_complete else None
+        answer = self._answers.get(self._questions.get(question, -1))
+        if answer is None:
+            return self._ask(question) if self.is_complete and question not in self._questions else None
+        assert self._plan is not None
+        missing = self._plan.total_microbatches() - len(self.losses.of(self.message.iteration))
+        if answer.rest is not None and seals(answer.rest, layers_of(self._plan) - 1) and missing:
+            return replace(answer, rest=None, reason="losses of some micro-batches are lost with who told them")
+        return answer
+
+    def _ask(self, question: Question) -> PlanRest:
         assert self.message is not None
-        if question in self._questions:
-            return None
         self._count += 1
         self._questions[question] = self._count
         plan, seats, standings, conditions = question
         following = parse_document(plan.encode(), Plan, "the plan")
         return PlanRest(self._count, following, seats, self.message.iteration, standings, conditions)
-
-    def answer(self, question: Question) -> RestPlanned | None:
-        """What is left, where that is known."""
-        if all(standing.is_empty for standing in question[2]):
-            return ANEW
-        return self._answers.get(self._questions.get(question, -1))
 
     def hear(self, planned: RestPlanned) -> None:
         """An answer has come; one to a question of before is of no use."""
@@ -167,10 +178,11 @@ def _misfit(rest: Rest, request: PlanRest) -> str | None:
         return "what was planned is left of something else"
     if {one.worker: one.place for one in rest.workers} != seated:
         return "what was planned is for other workers"
+    from ...schemas.check import in_brief
     from ...schemas.check_rest import check_rest  # with numpy, which nobody needs before
 
-    problem = next(iter(check_rest(request.plan, rest)), None)
-    return None if problem is None else f"what was planned is wrong, at {problem.path}: {problem.message}"
+    problems = check_rest(request.plan, rest)
+    return f"what was planned is wrong: {in_brief(problems)}" if problems else None
 
 
 class LossBook:

@@ -33,40 +33,27 @@ from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Plan, name_of, place_of
 from ...schemas.protocols import Hand
+from . import events as said
 from .conditions import Chronicle, Circumstances, unreachable
 from .events import (
     Announce,
     Announcement,
     Arrived,
-    CoordinatorRestarted,
     Drop,
     Elapsed,
     Event,
     Finish,
     Instruction,
-    IterationCommitted,
-    IterationRedone,
-    JobEnded,
-    JobRestarting,
-    JobStarted,
-    JobStopping,
-    LinkBroken,
     Lost,
-    ModelEvaluated,
     Noticed,
-    PlanKept,
     Planned,
+    PlanRest,
     Restarted,
     RestPlanned,
     Said,
     StopAsked,
     Tell,
     Wake,
-    WorkerFailed,
-    WorkerLeft,
-    WorkerRefused,
-    WorkerReturned,
-    WorkerWaiting,
     announcements_of,
 )
 from .membership import (
@@ -75,18 +62,17 @@ from .membership import (
     Member,
     Newcomer,
     Questions,
-    Saving,
     Seats,
     VoteCounter,
     coming,
     copies,
     held_by,
     layers_at,
+    layers_of,
     live_places,
     mean_loss,
     refusal_of_double,
     savers,
-    seals,
     seats_of,
     stranger_to,
 )
@@ -102,7 +88,6 @@ from .protocol import (
     Leaving,
     LossesTold,
     Published,
-    RankAssignment,
     Ready,
     Refused,
     Regroup,
@@ -114,7 +99,8 @@ from .protocol import (
     Vote,
     Whereabouts,
 )
-from .regrouping import ANEW, Inventory, LossBook
+from .regrouping import ANEW, Inventory
+from .saving import Checkpoints
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
 
@@ -138,19 +124,16 @@ class CoordinatorRules:
         self._digest = digest(job.plan)
         self._settings: dict[str, Any] | None = None
         self._names = frozenset(worker.name for worker in job.plan.workers)
-        self._layers = job.plan.templates[0].stages[-1].layers[1]
+        self._layers = layers_of(job.plan)
         self._seats: Seats = {}
         self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
         self._questions = Questions()
         self._inventory = Inventory()
-        self._losses = LossBook()
         self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
         self._circumstances = Circumstances()
         self._standstill = Standstill(job)
         self._tally = VoteCounter(job.plan)
-        self._saving: Saving | None = None
-        self._is_last_saved = False
-        self._saved_s = 0.0  # when the last checkpoint was begun, or training
+        self._checkpoints = Checkpoints(job)
         self._last = job.iterations - 1
         self._stops_after: int | None = None  # the iteration that was under way when the job was asked to stop
         self._is_draining = False
@@ -181,30 +164,35 @@ class CoordinatorRules:
                 self._arrive(event)
             case Lost():
                 self._lose(event.connection, event.reason)
+            case Said(connection=connection, message=StandingTold() | LossesTold() as told):
+                if not self._changes(connection, told):
+                    return self._out  # of thousands of workers one after the other
             case Said():
                 self._listen(event)
-            case Planned() | RestPlanned():
-                self._take_answer(event)
-            case Noticed():
-                for found in self._circumstances.note(event.conditions):
-                    self._announce(found, self.committed + 1)
+            case Planned() | RestPlanned() | Noticed():
+                self._learn(event)
             case Elapsed():
                 self._elapse(event.timer)
             case Restarted():
                 self._restart()
             case StopAsked() if self._stops_after is None:
                 self._stops_after = self.committed + 1
-                self._announce(JobStopping(), self._stops_after)
+                self._announce(said.JobStopping(), self._stops_after)
         self._advance()
         return self._out
 
-    def _take_answer(self, answer: Planned | RestPlanned) -> None:
-        if isinstance(answer, Planned):
-            self._chronicle.reach("plan", self._now_s)
-            self._questions.note(answer)
-        else:
-            self._chronicle.reach("rest", self._now_s)
-            self._inventory.hear(answer)
+    def _learn(self, event: Planned | RestPlanned | Noticed) -> None:
+        """The plan, or what is left, is there that was asked for, or a monitor has found something."""
+        match event:
+            case Planned():
+                self._chronicle.reach("plan", self._now_s)
+                self._questions.note(event)
+            case RestPlanned():
+                self._chronicle.reach("rest", self._now_s)
+                self._inventory.hear(event)
+            case Noticed():
+                for found in self._circumstances.note(event.conditions):
+                    self._announce(found, self.committed + 1)
 
     # Who is there
 
@@ -215,7 +203,7 @@ class CoordinatorRules:
         if refusal is not None:
             self._tell(event.connection, refusal)
             self._out.append(Drop(event.connection))
-            self._announce(WorkerRefused(worker=hello.worker, reason=refusal.reason))
+            self._announce(said.WorkerRefused(worker=hello.worker, reason=refusal.reason))
         elif returning is not None and hello.returning is not None:
             self._take_back(returning, event.connection, hello)
         else:
@@ -247,12 +235,12 @@ class CoordinatorRules:
             self._tell(connection, self._commit_message)
         if self._halt_message is not None:
             self._tell(connection, self._halt_message)
-        self._announce(WorkerReturned(worker=member.name))
+        self._announce(said.WorkerReturned(worker=member.name))
 
     def _lose(self, connection: int, reason: str) -> None:
         newcomer = self.newcomers.pop(connection, None)
         if newcomer is not None and self.phase == "running":
-            self._announce(WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
+            self._announce(said.WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
         member = self._by_connection.get(connection)
         if member is not None:
             self._lose_member(member, reason)
@@ -262,7 +250,7 @@ class CoordinatorRules:
         if self.phase == "running":
             self._chronicle.change.note(f"worker {member.name} failed: {reason}", self._now_s)
         if self.phase in ("running", "halting"):
-            failure = WorkerFailed(worker=member.name, place=name_of(member.place), reason=reason)
+            failure = said.WorkerFailed(worker=member.name, place=name_of(member.place), reason=reason)
             self._announce(failure, self.committed + 1)
 
     def _forget(self, member: Member) -> None:
@@ -273,8 +261,7 @@ class CoordinatorRules:
         self._standstill.forget(member.name)
         if member.connection is not None:
             del self._by_connection[member.connection]
-        if self._saving is not None:
-            self._saving.lose(member.name)
+        self._checkpoints.lose(member.name)
 
     def _elapse(self, timer: str) -> None:
         kind, _, number = timer.partition("/")
@@ -287,9 +274,11 @@ class CoordinatorRules:
         elif kind == "return":
             for name in sorted(self._awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
-        elif kind == "halt" and self._saving is not None:
-            self._saving.give_up("it took too long")
-            if not self._saving.is_over:  # whoever is to discard it, or publish what is there, may hang as well
+        elif kind == "halt" and self._checkpoints.under_way is not None:
+            self._checkpoints.give_up("it took too long")
+            if (
+                not self._checkpoints.under_way.is_over
+            ):  # whoever is to discard it, or publish what is there, may hang as well
                 self._out.append(Wake(HALT_S, "halt"))
 
     def _restart(self) -> None:
@@ -303,16 +292,15 @@ class CoordinatorRules:
         for member in self.members.values():
             member.connection = None
         self._awaited = set(self.members)
-        if self._saving is not None:
-            self._saving.give_up("the coordinator was restarted")
+        self._checkpoints.give_up("the coordinator was restarted")
         if self.phase == "halting":
-            self._saving = None
+            self._checkpoints.under_way = None
         self._is_suspected = False  # what was to follow from it is forgotten
         if self.phase == "running":
             self._begin_watch()
             self._wait_for_standings()
             self._out.append(Wake(self.job.heartbeat_limit_s, "return"))
-            self._announce(CoordinatorRestarted(), self.committed + 1)
+            self._announce(said.CoordinatorRestarted(), self.committed + 1)
 
     # What members say
 
@@ -329,16 +317,14 @@ class CoordinatorRules:
                 self._commit_what_is_complete()
             case Ready() as ready:
                 self._note_ready(member, ready)
-            case StandingTold() | LossesTold() as told:
-                self._note_told(member, told)
             case Suspect() as suspect if suspect.epoch == self.epoch:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
                 self._note_whereabouts(member, answer)
             case Leaving():
                 member.is_leaving = True
-            case Saved() | Published() as written if self._saving is not None:
-                self._saving.note(member.name, written)
+            case Saved() | Published() as written if self._checkpoints.under_way is not None:
+                self._checkpoints.under_way.note(member.name, written)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
         if ready.epoch != self.epoch:
@@ -356,18 +342,9 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
-        torn = self._checksums.unlike_sums(member.name)
-        if torn is not None and self.phase == "running":
-            self._halt(f"workers {torn[0]} and {member.name} have other sums of the gradients of layer {torn[1]}")
-        unlike = self._checksums.unlike(member.name) if self._epoch_message.nothing_committed else None
-        if unlike is not None and self.phase == "running":
-            other, layer = unlike
-            self._halt(
-                f"workers {other} and {member.name} begin with other values of layer {layer}\n"
-                "at: the model's initial values\n"
-                "do: let them follow from torch's generator, which rtk seeds, or from a file that all workers have",
-                InvalidInputError.exit_code,
-            )
+        wrong = self._checksums.contradiction(member.name, self._epoch_message.nothing_committed)
+        if wrong is not None and self.phase == "running":
+            self._halt(*wrong)
 
     def _expel(self, member: Member, reason: str, exit_code: int = FAILED) -> None:
         if member.connection is not None:
@@ -442,8 +419,8 @@ class CoordinatorRules:
         elif not self._is_done:
             if self._is_suspected or found.is_still:
                 self._begin_anew(found)
-        elif found.is_still and self._saving is not None:
-            self._saving.give_up("who saves it stands still")
+        elif found.is_still:
+            self._checkpoints.give_up("who saves it stands still")
 
     def _begin_anew(self, found: Judgement) -> None:
         """Nobody hangs, and the epoch comes to nothing: its messages go other ways, or the same ones once more."""
@@ -468,7 +445,7 @@ class CoordinatorRules:
         """All live, and miss each other: they go other ways from now on; where none is left, a worker is given up."""
         broken = self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
         for ends in broken:
-            self._announce(LinkBroken(link="-".join(ends)), self.committed + 1)
+            self._announce(said.LinkBroken(link="-".join(ends)), self.committed + 1)
         for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
             if other in self.members:
                 self._expel(self.members[other], "no way leads to it from a worker that it works with")
@@ -503,13 +480,12 @@ class CoordinatorRules:
     def _redo_or_halt(self, iteration: int, wrong: str) -> None:
         """Not everything was done once: with the rest of an iteration somebody had not what it had told."""
         assert self._epoch_message is not None
-        rest = self._epoch_message.rest
-        if rest is None or rest.iteration != iteration:
+        if self._epoch_message.rest is None or self._epoch_message.iteration != iteration:
             self._halt(wrong)
-            return
-        self._announce(IterationRedone(reason=wrong), iteration)
-        self._redone = iteration
-        self._go_back(wrong)
+        else:
+            self._announce(said.IterationRedone(reason=wrong), iteration)
+            self._redone = iteration
+            self._go_back(wrong)
 
     def _go_back(self, reason: str) -> None:
         """Stages that have stepped already must all go back; their next iteration, under way, is worth nothing."""
@@ -524,7 +500,7 @@ class CoordinatorRules:
         loss, evaluation_s = self._tally.loss(iteration), self._tell_evaluation(iteration)
         learning_rate = self._tally.learning_rate(iteration)
         self._tally.forget(iteration)
-        self._losses.commit(iteration)
+        self._inventory.losses.commit(iteration)
         self._circumstances.examinations.commit()
         self._set_last(iteration)
         if self._was_skipped and self._is_staggered:
@@ -542,7 +518,7 @@ class CoordinatorRules:
         )
         self._tell_all(self._commit_message)
         time_s, recovery = self._chronicle.note_commit(self._now_s, evaluation_s)
-        committed = IterationCommitted(
+        committed = said.IterationCommitted(
             loss=loss,
             iteration_time_s=time_s,
             live_workers=len(self._seats),
@@ -560,7 +536,7 @@ class CoordinatorRules:
         losses, seconds = self._tally.evaluation(iteration)
         if losses:
             count = fsum(count for _, _, count in losses)
-            self._announce(ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
+            self._announce(said.ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
         return seconds
 
     def _end_evaluation(self, iteration: int) -> None:
@@ -614,22 +590,13 @@ class CoordinatorRules:
 
     def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
-        job, done = self.job, iteration + 1
-        every_s = job.checkpoint_every_s
-        due = (
-            done == job.iterations
-            or (job.checkpoint_every and done % job.checkpoint_every == 0)
-            or (every_s is not None and self._now_s >= self._saved_s + every_s)
-        )
-        if job.checkpoint is None or not due or self._saving is not None or self._is_to_stop:
+        if self._is_to_stop or not self._checkpoints.is_due(iteration + 1, self._now_s):
             return ()
-        self._saving, self._saved_s = self._saving_now(), self._now_s
-        self._is_last_saved = done == job.iterations
+        self._begin_saving()
         return self._savers()
 
-    def _saving_now(self) -> Saving:
-        assert self.job.checkpoint is not None
-        return Saving(self.job.checkpoint, self.committed + 1, self._taken, self._savers(), self._now_s)
+    def _begin_saving(self, is_last_resort: bool = False) -> None:
+        self._checkpoints.begin(self.committed + 1, self._taken, self._savers(), self._now_s, is_last_resort)
 
     def _savers(self) -> tuple[Saver, ...]:
         """Who saves which layers, as far as anybody holds them: rather those who stay, in the order of places."""
@@ -647,20 +614,20 @@ class CoordinatorRules:
             self._start_if_complete()
         if self.phase == "running":
             self._refuse_superfluous()
-        if self._saving is not None:
-            self._go_on_saving()
+        self._go_on_saving()
         if self.phase == "running":
             self._go_on()
-        elif self.phase == "halting" and self._saving is None:
+        elif self.phase == "halting" and self._checkpoints.under_way is None:
             self._finish()
 
     def _start_if_complete(self) -> None:
         wanted = {place: name_of(place) for place in live_places(self.job.plan)}
         is_there = set(wanted.values()) <= set(coming(self.newcomers, self.job.first_iteration))
         if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
-            self.phase, self._saved_s = "running", self._now_s
+            self.phase = "running"
+            self._checkpoints.begin_training(self._now_s)
             job = self.job
-            self._announce(JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
+            self._announce(said.JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
             self._chronicle.change.note("all workers are there", self._now_s)
             self._begin_epoch(canonical(self.job.plan).decode(), wanted)
             self._begin_watch()
@@ -672,7 +639,7 @@ class CoordinatorRules:
             if name in self.members and newcomer.not_before <= self.committed + 1:
                 del self.newcomers[connection]
                 self._dismiss(connection, Refused(f"worker {name} is there already"))
-                self._announce(WorkerRefused(worker=name, reason=f"worker {name} is there already"))
+                self._announce(said.WorkerRefused(worker=name, reason=f"worker {name} is there already"))
 
     def _go_on(self) -> None:
         if self._is_done:
@@ -707,11 +674,11 @@ class CoordinatorRules:
 
     def _end_well(self) -> None:
         """All iterations are done; the job ends once the last state is saved, where that is wanted."""
-        if self._saving is not None:
+        if self._checkpoints.under_way is not None:
             return
-        if self.job.checkpoint is not None and not self._is_last_saved:
+        if self._checkpoints.lacks_last:
             # The checkpoint before it was still under way when the last iteration was committed.
-            self._saving, self._is_last_saved = self._saving_now(), True
+            self._begin_saving()
             self._tell_to_save(self._savers(), "saving the last state")
             return
         self._end = End(0, "all iterations are done")
@@ -745,7 +712,7 @@ class CoordinatorRules:
             gone = sorted(self._names - {hand.worker for hand in crew})
             self._halt(f"there is no plan without {', '.join(gone)}: {answer.reason}")
         elif at_once and answer.restart:
-            self._announce(JobRestarting(reason=answer.restart), self.committed + 1)
+            self._announce(said.JobRestarting(reason=answer.restart), self.committed + 1)
             self._halt(answer.restart)
         elif at_once and answer.plan is not None:
             self._go_over(crew, answer.plan, {place_of(place): worker for worker, place in answer.seats})
@@ -768,7 +735,7 @@ class CoordinatorRules:
 
     def _say_if_none(self, answer: Planned) -> None:
         if answer.plan is None:
-            self._announce(PlanKept(reason=f"no other plan: {answer.reason}"), self.committed + 1)
+            self._announce(said.PlanKept(reason=f"no other plan: {answer.reason}"), self.committed + 1)
 
     def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
         lost = missing_layers(self._layers, held_by(hand for hand in crew if hand.worker in seats.values()))
@@ -782,16 +749,12 @@ class CoordinatorRules:
 
     def _crew(self) -> Crew:
         """Who will be there: those who stay, by their places, and newcomers whose time has come."""
-        staying = [
-            (place, self.members[name])
-            for place, name in sorted(self._seats.items())
-            if name in self.members and not self.members[name].is_leaving
-        ]
+        staying = [self.members[name] for _, name in sorted(self._seats.items()) if name in self.members]
         arrivals = coming(self.newcomers, self.committed + 1)
         # Before the first commit everybody can make the state of every layer.
         anything = (0, self._layers) if self._nothing_committed else None
         return (
-            *(Hand(member.name, place, anything or member.holds) for place, member in staying),
+            *(Hand(one.name, one.place, anything or one.holds) for one in staying if not one.is_leaving),
             *(Hand(name, None, anything) for name in arrivals if not arrivals.keys() <= self._spare),
         )
 
@@ -804,14 +767,15 @@ class CoordinatorRules:
         if is_between or self._is_void or self._must_evaluate or not can_tell or self._inventory.covers(self.members):
             return
         self.epoch += 1
-        arrivals = [self.newcomers[connection] for connection in coming(self.newcomers, self.committed + 1).values()]
+        coming_now = coming(self.newcomers, self.committed + 1).values()
+        arrivals = [connection for connection in coming_now if self.newcomers[connection].regroups]
         message = Regroup(
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
             members=(
                 *(self.members[name].seat() for name in self._seats.values() if name in self.members),
-                *(RankAssignment("-", one.name, one.store, one.others) for one in arrivals if one.regroups),
+                *(self.newcomers[connection].seat() for connection in arrivals),
             ),
             terms=self._terms,
             taken=self._taken,
@@ -820,9 +784,8 @@ class CoordinatorRules:
         self._inventory.begin(message, self.members, self.plan)
         self._chronicle.reach("told", self._now_s)
         self._tell_all(message)
-        for connection, newcomer in self.newcomers.items():
-            if newcomer in arrivals and newcomer.regroups:
-                self._tell(connection, message)
+        for connection in arrivals:
+            self._tell(connection, message)
         self._wait_for_standings()
 
     def _wait_for_standings(self) -> None:
@@ -836,34 +799,30 @@ class CoordinatorRules:
         else:
             self._inventory.give_up()
 
-    def _note_told(self, member: Member, told: StandingTold | LossesTold) -> None:
+    def _changes(self, connection: int, told: StandingTold | LossesTold) -> bool:
+        """Note what somebody has of the iteration under way; gives whether anything follows from that."""
+        member = self._by_connection.get(connection)
+        if member is None:
+            return False
         if isinstance(told, LossesTold):
-            self._losses.add(told, self.committed)
-            return
+            self._inventory.losses.add(told, self.committed)
+            return False
         wrong = self._inventory.note(member.name, member.holds, told)
         if wrong is not None:
             self._expel(member, f"what it says to have of iteration {told.iteration} is wrong: {wrong}")
         elif self._inventory.is_complete:
             self._chronicle.reach("standings", self._now_s)
+        return wrong is not None or self._inventory.is_complete
 
     def _what_is_left(self, crew: Crew, plan: str, seats: Seats) -> RestPlanned | None:
         """What is left of the iteration under way; None while it is not known."""
-        if self._inventory.message is None or self._redone == self.committed + 1:
+        if self._redone == self.committed + 1:
             return ANEW
-        if not self._inventory.is_complete:
-            return None
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
         standings = self._inventory.standings(crew, {name: member.holds for name, member in self.members.items()})
-        question = (plan, places, standings, self._circumstances.now)
-        left = self._inventory.answer(question)
-        if left is None:
-            asked = self._inventory.ask(question)
-            self._out += [asked] if asked is not None else []
-        elif left.rest is not None and seals(left.rest, self._layers - 1):
-            missing = self.plan.total_microbatches() - len(self._losses.of(self.committed + 1))
-            if missing > 0:
-                return replace(left, rest=None, reason=f"the losses of {missing} micro-batches are lost")
-        return left
+        left = self._inventory.left((plan, places, standings, self._circumstances.now))
+        self._out += [left] if isinstance(left, PlanRest) else []
+        return left if isinstance(left, RestPlanned) else None
 
     # Epochs
 
@@ -873,9 +832,8 @@ class CoordinatorRules:
         self.plan = parse_document(plan.encode(), Plan, "the plan")
         self._questions.begin_epoch()
         self.epoch += self._inventory.message is None
-        self._inventory.end()
-        self._losses.begin_epoch(self.epoch, left.rest)
-        self._tally = VoteCounter(self.plan, left.rest, self._losses.of(self.committed + 1))
+        self._inventory.begin_epoch(self.epoch, left.rest)
+        self._tally = VoteCounter(self.plan, left.rest, self._inventory.losses.of(self.committed + 1))
         self._last, self._is_draining = self.job.iterations - 1, False
         self._must_reform = self._is_suspected = self._is_void = False
         self._standstill.begin_epoch(list(seats.values()), self._now_s)
@@ -918,7 +876,7 @@ class CoordinatorRules:
         for one in announcements_of(self._epoch_message, self.plan, joining):
             self._announce(one)
         if left.rest is None and left.reason:
-            self._announce(IterationRedone(reason=left.reason), self.committed + 1)
+            self._announce(said.IterationRedone(reason=left.reason), self.committed + 1)
 
     def _stand_by(self) -> dict[str, int]:
         """Members without a seat wait for one, like newcomers; gives their connections."""
@@ -926,16 +884,14 @@ class CoordinatorRules:
         for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
-            self.newcomers[member.connection] = Newcomer(
-                *(member.name, member.store, 0, self._now_s, member.others, member.regroups)
-            )
-            self._announce(WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
+            self.newcomers[member.connection] = member.unseated(self._now_s)
+            self._announce(said.WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
 
     def _dismiss_leavers(self) -> None:
         for member in [member for member in self.members.values() if member.is_leaving]:
-            self._announce(WorkerLeft(worker=member.name, place=name_of(member.place)), self.committed + 1)
+            self._announce(said.WorkerLeft(worker=member.name, place=name_of(member.place)), self.committed + 1)
             self._chronicle.change.note(f"worker {member.name} left", self._now_s)
             if member.connection is not None:
                 self._tell(member.connection, End(0, "left as asked"))
@@ -946,9 +902,7 @@ class CoordinatorRules:
         joining = [name for name in self._seats.values() if name not in self.members]
         for name in joining:
             newcomer = self.newcomers.pop(arrived[name])
-            self.members[name] = Member(
-                name, arrived[name], newcomer.store, (0, 0), others=newcomer.others, regroups=newcomer.regroups
-            )
+            self.members[name] = newcomer.seated(arrived[name])
             self._by_connection[arrived[name]] = self.members[name]
             if self.epoch > 1:
                 # One that comes at an appointed iteration has waited for that, not for us.
@@ -972,17 +926,15 @@ class CoordinatorRules:
         """Training cannot, or is not to, go on: save what can be saved, and end."""
         self.phase = "halting"
         self._end = End(exit_code, reason)
-        save = None if self._nothing_committed else self.job.checkpoint
-        last = self._savers() if save is not None else ()
-        if self._saving is not None:
-            self._saving.give_up(reason)
-            self._go_on_saving()
-            self._saving = None
-        if save is not None and last:
-            self._saving = Saving(save, self.committed + 1, self._taken, last, self._now_s, is_last_resort=True)
+        last = () if self._nothing_committed or self.job.checkpoint is None else self._savers()
+        self._checkpoints.give_up(reason)
+        self._go_on_saving()
+        self._checkpoints.under_way = None
+        if last:
+            self._begin_saving(is_last_resort=True)
             self._out.append(Wake(HALT_S, "halt"))
         self._tell_to_save(last, reason)
-        if self._saving is None:
+        if self._checkpoints.under_way is None:
             self._finish()
 
     def _tell_to_save(self, due: tuple[Saver, ...], reason: str) -> None:
@@ -993,17 +945,14 @@ class CoordinatorRules:
 
     def _go_on_saving(self) -> None:
         """Once all parts are written, have the checkpoint published; once that is done or hopeless, forget it."""
-        saving = self._saving
-        assert saving is not None
         publisher = next((member for member in self.members.values() if member.connection is not None), None)
-        if publisher is None:
-            saving.is_over = saving.is_over or not self._awaited
-        elif (publish := saving.publish(publisher.name)) is not None:
-            assert publisher.connection is not None
+        name = None if publisher is None else publisher.name
+        publish, outcome = self._checkpoints.go_on(name, bool(self._awaited), self._now_s)
+        if publish is not None:
+            assert publisher is not None and publisher.connection is not None
             self._tell(publisher.connection, publish)
-        if saving.is_over:
-            self._saving = None
-            self._announce(saving.outcome(self._now_s))
+        if outcome is not None:
+            self._announce(outcome)
 
     def _finish(self) -> None:
         assert self._end is not None
@@ -1012,7 +961,7 @@ class CoordinatorRules:
         for connection in [*self.newcomers, *self._connections()]:
             self._tell(connection, self._end)
         self._announce(
-            JobEnded(
+            said.JobEnded(
                 exit_code=self._end.exit_code,
                 reason=self._end.reason,
                 iterations=self.committed + 1,

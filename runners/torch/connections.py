@@ -7,12 +7,13 @@ runs, its workers make another group of all of them beside it, over which nothin
 others go on over that: of all connections only those with the dead one are gone.
 
 Whether all who are left have that group, they ask each other at a meeting place, as soon as they know who is left
-(`expect`), while the coordinator plans and they still end what they are at. If one lacks it they make another one. Either
-way each has then heard from all others over it, and it counts as connected.
+(`expect`), while the coordinator plans and they still end what they are at. If one lacks it they make another one.
+Either way each has then heard from all others over it, and it counts as connected.
 """
 
 import resource
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 
@@ -27,15 +29,16 @@ from ...schemas.errors import RuntimeFailedError
 from ..program import RankPair
 from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep, end_groups
 from .groups import PrefixStore, peer_errors
-from .rendezvous import BoardStore, in_thread, meet, meetings
+from .rendezvous import BoardStore, in_thread, meetings
 
 # Above the tags of all messages of a program, below those of relays (detours.py); one for each time that it is used.
 GREETING_TAG, GREETINGS = 0x7D000000, 0x10000
 # What part of the descriptors that a process may have the connections of one group may take, beyond those in use.
 SHARE = 1 / 8
+GREETING_S = 0.02
 # How long to wait for what was begun when membership was told, before meeting once more.
 EXPECTED_S = 2.0
-ENDING_S = 1.0  # how long `close` waits for what is being made
+ENDING_S = 0.3  # how long `close` waits for what is being made, and again once it was broken off
 
 Occasion = Literal["regroup", "epoch", "beside"]  # what a mesh is made or looked for at: once for each number
 
@@ -50,7 +53,6 @@ class Mesh:
         places: the meeting places of those in it, by which they are known, in the order of their numbers.
         number: this process's.
         group: over gloo.
-        stores: of the first two meeting places, where those who are left may ask each other for it.
         sent: greetings that are on their way.
     """
 
@@ -59,7 +61,6 @@ class Mesh:
     places: tuple[str, ...]
     number: int
     group: Any
-    stores: dict[str, BoardStore] = field(default_factory=dict)
     sent: list[Any] = field(default_factory=list)
 
     def greet(self, occasion: int, places: Collection[str]) -> None:
@@ -88,7 +89,7 @@ class Mesh:
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
+class ExpectedMesh:
     """Those who are to be connected, by their meeting places, for an epoch of this number or a later one, and how."""
 
     number: int
@@ -110,8 +111,10 @@ class Connections:
         self._device = GlooDevice(hostname, turns=True)
         self._lock = threading.Lock()
         self._unused: Mesh | None = None
-        self._expected: Expected | None = None
+        self._expected: ExpectedMesh | None = None
+        self._newest = -1  # of the numbers with which membership was told
         self._under_way: list[Future[Any]] = []
+        self._stores: WeakSet[BoardStore] = WeakSet()  # all that may be in use
         self._is_closed = False
 
     def expect(self, number: int, places: Sequence[str], rank: int) -> None:
@@ -124,10 +127,12 @@ class Connections:
             places: their meeting places, in the same order for all.
             rank: this worker's place among them.
         """
+        with self._lock:
+            self._newest = max(self._newest, number)
         if len(places) > 1:
             mesh = self._begin(lambda: self._agree("regroup", number, places, rank))
             with self._lock:
-                self._expected = Expected(number, tuple(places), mesh)
+                self._expected = ExpectedMesh(number, tuple(places), mesh)
 
     def transport(
         self,
@@ -152,6 +157,7 @@ class Connections:
             LostTouchError: a rank's meeting place is not reached.
             RuntimeFailedError: not all ranks have connected within the limit.
         """
+        self._check(number)
         make = partial(
             GlooTransport,
             rank=rank,
@@ -161,12 +167,14 @@ class Connections:
             device=self._device,
         )
         if apart or len(places) == 1:
-            store = meetings(places, self._secret, number) if apart else meet(places[0], self._secret, number)
-            return make(store, apart=apart, sidesteps=sidesteps)
+            self._end(self._taken(number))  # it may hold pairs that have lost each other, and do not know it yet
+            at = self._stores_at(places, number)
+            return make(at if apart else at(0), apart=apart, sidesteps=sidesteps)
         mesh = self._awaited(number, places) or self._agree("epoch", number, places, rank)
-        with self._lock:
-            self._unused = None if self._unused is mesh else self._unused
-        transport = make(meetings(places, self._secret, number), pairs=mesh.pairs(rank, places))
+        before = self._taken(number)
+        if before is not mesh:
+            self._end(before)
+        transport = make(self._stores_at(places, number), pairs=mesh.pairs(rank, places))
         if len(places) < SHARE * resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
             self._begin(lambda: self._make_ahead(transport, number, places, rank))
         return transport
@@ -175,64 +183,88 @@ class Connections:
         """Let go of what no epoch has used; the transports are others' to close."""
         with self._lock:
             self._is_closed = True
-            unused, self._unused, self._expected = self._unused, None, None
-        self._end(unused)
+        # What all others have begun as well is soon there; one who is left alone in it would wait where nothing wakes.
+        wait(self._under_way, ENDING_S)
+        with self._lock:
+            stores = [*self._stores]
+        for store in stores:
+            store.end()
+        self._end(self._taken(None))
         wait(self._under_way, ENDING_S)
 
     def _awaited(self, number: int, places: Sequence[str]) -> Mesh | None:
         """What was begun when membership was told, if that is what it was; None: they have to meet once more."""
         with self._lock:
-            expected, self._expected = self._expected, None
+            expected = self._expected
         if expected is None or expected.number > number or {*places} != {*expected.places}:
             return None
         # One who has missed that message waits for us elsewhere.
         wait([expected.mesh], EXPECTED_S)
-        return expected.mesh.result() if expected.mesh.done() and expected.mesh.exception() is None else None
+        return expected.mesh.result() if _is_done(expected.mesh) else None
 
     def _agree(self, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
-        """Have a mesh of all these: the unused one, if they all have that, else a new one."""
-        unused = self._unused if self._unused is not None and {*places} <= {*self._unused.places} else None
-        store = unused.stores.pop(places[0], None) if unused is not None else None
-        if store is None:
-            store = meet(places[0], self._secret, number)
-        store.turn_to(number)
-        name = None if unused is None else unused.name
-        if not self._all_have(name, store, occasion, rank, len(places)) or unused is None:
-            mesh = self._make(store, occasion, number, places, rank)
-            self._keep(mesh)
-            return mesh
-        greeting = in_thread(partial(unused.greet, 2 * number + (occasion == "epoch"), places), "greeting")
-        if not wait([greeting], self._limit.total_seconds()).done:
-            self._end(unused)
-            raise RuntimeFailedError("another worker does not answer over the connections that were made ahead")
-        greeting.result()
-        return unused
+        """Have a mesh of all these: the unused one, if they all have that, else a new one.
 
-    def _all_have(self, name: str | None, store: BoardStore, occasion: Occasion, rank: int, size: int) -> bool:
-        """Whether all have the mesh of a name; each says what it has, and who has none need not wait to hear."""
+        They greet each other over it. Who lacks it greets nobody, so that nobody is greeted by all, and puts up a
+        notice; whoever is not greeted by all in a moment looks for that.
+
+        Raises:
+            RuntimeFailedError: not all others have answered within the limit.
+        """
+        unused = self._unused if self._unused is not None and {*places} <= {*self._unused.places} else None
+        if unused is not None:
+            greeting = in_thread(partial(unused.greet, 2 * number + (occasion == "epoch"), places), "greeting")
+            wait([greeting], GREETING_S)
+            if _is_done(greeting):
+                return unused
+        store, lacks = self._stores_at(places, number)(0), [f"{occasion}/lacks"]
         with peer_errors():
-            if name is not None:
-                store.set(f"{occasion}/has {name}/{rank}", "")
-            store.set(f"{occasion}/said/{rank}", "")
-            if name is None:
-                return False
-            store.wait([f"{occasion}/said/{other}" for other in range(size)], self._limit)
-            return store.check([f"{occasion}/has {name}/{other}" for other in range(size)])
+            if unused is not None and self._is_answered(greeting, lambda: store.check(lacks), number):
+                return unused
+            store.set(*lacks, "")
+        mesh = self._make(store, occasion, number, places, rank)
+        self._keep(mesh)
+        return mesh
+
+    def _is_answered(self, greeting: "Future[None]", is_lacking: Callable[[], bool], number: int) -> bool:
+        """Whether all others have answered a greeting; else there is one that cannot.
+
+        Raises:
+            RuntimeFailedError: they have not within the limit, or nobody wants to know any more.
+        """
+        deadline_s = time.monotonic() + self._limit.total_seconds()
+        while not greeting.done() and not is_lacking():
+            self._check(number)
+            if time.monotonic() > deadline_s:
+                raise RuntimeFailedError("not all workers answer over the connections that were made ahead")
+            wait([greeting], GREETING_S)
+        return _is_done(greeting)
 
     def _make_ahead(self, transport: GlooTransport, number: int, places: Sequence[str], rank: int) -> None:
         """Make the mesh beside an epoch, once its groups for sums are there, which are needed earlier."""
         transport.wait_until_connected()
         if not transport.is_interrupted:
-            at = meetings(places, self._secret, number)
-            mesh = self._make(at(0), "beside", number, places, rank)
-            mesh.stores.update((places[other], at(other)) for other in range(2))
-            self._keep(mesh)
+            self._keep(self._make(self._stores_at(places, number)(0), "beside", number, places, rank))
 
     def _make(self, store: BoardStore, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
         name = f"{occasion} {number}"
         make_group = self._device.factory(self._limit)
         group = make_group(PrefixStore(f"rtk/mesh/{name}", store), rank, len(places))
         return Mesh(name, number, tuple(places), rank, group)
+
+    def _stores_at(self, places: Sequence[str], number: int) -> Callable[[int], BoardStore]:
+        """The stores of meeting places, each connected to when it is first asked for."""
+        at = meetings(places, self._secret, number)
+
+        def store_at(rank: int) -> BoardStore:
+            if self._is_closed:
+                raise RuntimeFailedError("this worker connects with nobody any more")
+            store = at(rank)
+            with self._lock:
+                self._stores.add(store)
+            return store
+
+        return store_at
 
     def _keep(self, mesh: Mesh) -> None:
         """Have a mesh for what comes, unless a newer one is there."""
@@ -242,14 +274,34 @@ class Connections:
             self._unused = before if is_late else mesh
         self._end(mesh if is_late else before)
 
+    def _check(self, number: int) -> None:
+        if number < self._newest:
+            raise RuntimeFailedError("the epoch was over before its workers were connected")
+
+    def _taken(self, number: int | None) -> Mesh | None:
+        """The unused mesh, for an epoch or for none; there is none after it.
+
+        Raises:
+            RuntimeFailedError: the epoch is over, and those who are left may have gone on with that mesh.
+        """
+        with self._lock:
+            if number is not None:
+                self._check(number)
+            unused, self._unused, self._expected = self._unused, None, None
+        return unused
+
     def _end(self, mesh: Mesh | None) -> None:
         if mesh is not None:
             end_groups([mesh.group], self._device.turning)
             mesh.sent.clear()
-            mesh.stores.clear()
 
     def _begin(self, make: Callable[[], Any]) -> "Future[Any]":
         begun = in_thread(make, "connecting")
         with self._lock:
             self._under_way = [*(one for one in self._under_way if not one.done()), begun]
         return begun
+
+
+def _is_done(future: "Future[Any]") -> bool:
+    """Whether it has come to something."""
+    return future.done() and future.exception() is None

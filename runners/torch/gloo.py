@@ -181,7 +181,6 @@ def end_groups(groups: Iterable[Any], turning: AbstractContextManager[None]) -> 
         wake_all(poison, groups)
 
 
-
 class GlooTransport:
     """Transport over gloo process groups made directly from a store, without torch.distributed's global state.
 
@@ -342,7 +341,8 @@ class GlooTransport:
 
     def wait_until_connected(self) -> None:
         """Wait until the groups for sums are made, or cannot be, or nobody wants them any more."""
-        wait([self._sums, self._interrupted], return_when=FIRST_COMPLETED)
+        either: list[Future[Any]] = [self._sums, self._interrupted]
+        wait(either, return_when=FIRST_COMPLETED)
 
     def _summing(self) -> PeerGroups:
         """The groups for sums, once they are made."""

@@ -1,6 +1,7 @@
 """Process groups alike for all transports: sums over groups of ranks, waking who waits in them, and peers' errors."""
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -176,6 +177,7 @@ class LoopTurner:
             received, sent = self._target.recv([room], 0, 0), self._source.send([token], 1, 0)
             received.wait()
             sent.wait()
+            time.sleep(0.0003)
 
 
 def abort(group: Any) -> None:

@@ -8,20 +8,22 @@ import torch
 
 from ...schemas.plan import delay_at_home_s
 from ..program import Program, RankPair, Receive, Send, Sending, delegated_pairs, sends_of
-from ..resilience.protocol import Epoch
+from ..resilience.protocol import Epoch, Regroup
+from .connections import Connections
 from .delegates import STALL_S, Delegates
 from .detours import Detours
 from .faults import DelayedTransport, Injection
-from .gloo import GlooTransport, Sidestep
+from .gloo import Sidestep
 from .iteration import groups_of
 from .probe import Probes
-from .rendezvous import all_answer, meet, meetings
+from .rendezvous import all_answer, meet
 from .staging import HostStaging
 from .task import Task
 from .transport import Sample, Transfers, Transport
 
 # A needed message that takes so many iterations to come is held for lost, though never before STALL_S.
 STALL_ITERATIONS = 50
+NEWCOMER = "-"  # the place, in a Regroup, of who has none yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,22 @@ def _others_of(pairs: Iterable[RankPair], rank: int) -> set[int]:
 # How a worker reaches the others of an epoch: directly, over a third one, or on another network; and who answers.
 
 
+def expect(connections: Connections, task: Task, regroup: Regroup) -> None:
+    """Begin to meet those who are left, before there is a plan for them; returns at once.
+
+    Args:
+        connections: this worker's.
+        task: what is trained, and by whom.
+        regroup: who is left; newcomers are met in the epoch.
+    """
+    left = [member for member in regroup.members if member.place != NEWCOMER]
+    rank = next((number for number, member in enumerate(left) if member.worker == task.name), None)
+    if rank is not None:
+        connections.expect(regroup.epoch, [member.store for member in left], rank)
+
+
 def reach(
+    connections: Connections,
     task: Task,
     epoch: Epoch,
     program: Program,
@@ -152,6 +169,7 @@ def reach(
     """Meet the other ranks, and get ready to send to each, some of them over a third one.
 
     Args:
+        connections: this worker's.
         task: what is trained, and by whom.
         epoch: who is there, and which links are broken or slow.
         program: of the epoch's plan.
@@ -165,7 +183,7 @@ def reach(
     """
     names = [seat.worker for seat in epoch.seats]
     detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
-    inner = _gloo(task, epoch, groups_of(program.instructions[rank]), rank, [*detoured, *aside])
+    inner = _gloo(connections, task, epoch, groups_of(program.instructions[rank]), rank, [*detoured, *aside])
     direct = _behind_links(task, inner, names, faults)
     delegated = delegated_peers(task.transport, program, rank, epoch.delegated, detoured)
     if rest is not None:
@@ -190,15 +208,21 @@ def see_everybody(task: Task, epoch: Epoch, rank: int) -> None:
     all_answer(places, task.secret, apart)
 
 
-def _gloo(task: Task, epoch: Epoch, groups: set[tuple[int, ...]], rank: int, apart: Sequence[RankPair]) -> Transport:
-    """All meet at the meeting place of the first rank, or where some do not reach it, each group at its first's."""
-    addresses = [seat.store for seat in epoch.seats]
-    store = meetings(addresses, task.secret, epoch.epoch) if apart else meet(addresses[0], task.secret, epoch.epoch)
+def _gloo(
+    connections: Connections,
+    task: Task,
+    epoch: Epoch,
+    groups: set[tuple[int, ...]],
+    rank: int,
+    apart: Sequence[RankPair],
+) -> Transport:
+    """All ranks, but those apart, of which some have another network."""
     sidesteps = {}
     for other, network in _networks(epoch, rank).items():  # the two meet at the lower one's meeting place
         place = epoch.seats[min(rank, other)].others[network - 1]
         sidesteps[other] = Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))
-    return GlooTransport(store, rank, len(addresses), groups, hostname=task.hostname, apart=apart, sidesteps=sidesteps)
+    places = [seat.store for seat in epoch.seats]
+    return connections.transport(epoch.epoch, places, rank, groups, apart, sidesteps)
 
 
 def _networks(epoch: Epoch, rank: int) -> Mapping[int, int]:

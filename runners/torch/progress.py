@@ -93,6 +93,10 @@ class StageSums:
         """The ties that are held here and not summed."""
         return frozenset(self.held.gradients.ties) - self.ties
 
+    def holds(self, layer: int) -> bool:
+        """Whether the stage has a layer."""
+        return self.held.layers_range[0] <= layer < self.held.layers_range[1]
+
     def add(self, layers: Layers, microbatch: int, loss: torch.Tensor | None = None) -> None:
         """The gradients of a micro-batch are in those of some layers, all of them, and with them its loss counts.
 
@@ -113,7 +117,7 @@ class StageSums:
         dropped, ties = set(layers), set[tuple[int, ...]]()
         while more := {tie for tie in self.left - ties if not dropped.isdisjoint(tie)}:
             ties |= more
-            dropped.update(layer for tie in more for layer in tie if self._holds(layer))
+            dropped.update(layer for tie in more for layer in tie if self.holds(layer))
         for layer in dropped:
             self._clear(layer)
         for view in (view for tie in ties for view in self.held.gradients.of_tie(tie)):
@@ -175,6 +179,8 @@ class StageSums:
     def take_over(self, given: "StageSums", sealed: Collection[int]) -> None:
         """Have what another stage of this worker has of the layers in both, its own part or the sums.
 
+        Its part of what layers share is of all of them that it holds: where one is not in both, it is of no use.
+
         Args:
             given: that stage's, of the same iteration, with nothing sealed but `sealed`.
             sealed: the layers that are sealed for everybody.
@@ -183,19 +189,19 @@ class StageSums:
         both = range(max(first, begin), min(stop, end))
         if both:
             self.held.take_sums((both.start, both.stop), given.held)
-        for tie in set(self.held.gradients.ties).intersection(given.held.gradients.ties):
-            for view, own in zip(self.held.gradients.of_tie(tie), given.held.gradients.of_tie(tie), strict=True):
-                view.copy_(own)
         self.ledger = {layer: set(own) for layer, own in given.ledger.items() if layer in both}
         self.losses = {
             (microbatch, layer): loss
             for (microbatch, layer), loss in given.losses.items()
             if layer in both or layer in sealed
         }
+        for tie in set(self.held.gradients.ties).intersection(given.held.gradients.ties):
+            if tie in given.ties or all(layer in both for layer in tie if given.holds(layer)):
+                for view, own in zip(self.held.gradients.of_tie(tie), given.held.gradients.of_tie(tie), strict=True):
+                    view.copy_(own)
+            else:
+                self.give_up(layer for layer in tie if layer in both)
         self.seal(given.sealed.intersection(both), given.ties.intersection(self.held.gradients.ties))
-
-    def _holds(self, layer: int) -> bool:
-        return self.held.layers_range[0] <= layer < self.held.layers_range[1]
 
     def _clear(self, layer: int) -> None:
         for view in self.held.gradients.of_layers((layer, layer + 1)):
@@ -278,17 +284,18 @@ class IterationProgress:
     def standing(self, worker: str, held: HeldStage, ties: Sequence[tuple[int, ...]] = ()) -> Standing:
         """What there is, after which no micro-batch is under way in a part of the stage.
 
-        Of one that was so after its I the W is run: a part of its gradients is in the sums, and a standing knows stashes
-        of whole stages only.
+        Of one that was so after its I the W is run: a part of its gradients is in the sums, and a standing knows
+        stashes of whole stages only.
 
         Args:
             worker: its name.
             held: its stage.
             ties: as of `lower`.
         """
-        sums, splits = self.sums, held.stage.is_split
+        sums = self.sums
         if sums is None:
-            return Standing(worker, held.layers_range, splits, ties=tuple(SharedLayers(tie) for tie in ties))
+            shared = tuple(SharedLayers(tie) for tie in ties)
+            return Standing(worker, held.layers_range, held.stage.is_split, ties=shared)
         for (number, layers), (last, _) in list(self._under_way.items()):
             if last == "I" and layers != held.layers_range:
                 held.stage.backward_weight((number, layers))
@@ -300,7 +307,7 @@ class IterationProgress:
         return Standing(
             worker,
             held.layers_range,
-            splits,
+            held.stage.is_split or "I" in stashes.values(),  # it was, though what is left here since then needs no I
             ledger_entries(sums.ledger),
             layer_runs(sums.sealed),
             stashes_of(stashes),

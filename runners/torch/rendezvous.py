@@ -252,9 +252,10 @@ class BoardStore(Store):
             raise (TurnedAwayError if said.retry else RuntimeError)(f"it refuses this worker: {said.reason}")
         raise RuntimeError("this is no meeting place")
 
-    def turn_to(self, epoch: int) -> None:
-        """Know the keys of another epoch from now on."""
-        self._epoch = epoch
+    def end(self) -> None:
+        """From any thread: have waits in this store fail, the one under way and all to come."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def set(self, key: str, value: str | bytes) -> None:
         """Put up a notice.

@@ -95,13 +95,14 @@ from ..resilience.worker_rules import (
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import Boundary, boundary_samples, like, zeros
 from .checkpoint import read_tied_state, take_over, write_part
+from .connections import Connections
 from .data.provider import Provider
 from .evaluation import evaluate
 from .faults import Injection
 from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
 from .iteration import Iteration, Rank, first_of, splits_backward
-from .plane import Plane, reach, see_everybody
+from .plane import Plane, expect, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
 from .rendezvous import SupersededError, connect, in_thread
@@ -166,7 +167,7 @@ class Interruption:
             self._superseded.set_result(None)
             transport = self._transport
         if transport is not None:
-            # It takes some 10 ms for each connection; who is woken early need not wait for that to go on.
+            # It takes some milliseconds; who is woken early need not wait for that to go on.
             self._waking = in_thread(transport.interrupt, "interrupting")
 
     def wait(self, limit_s: float) -> None:
@@ -334,6 +335,7 @@ class ResilientWorker:
         self._wants_spans = False
         self._clock_ahead_s = 0.0
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
+        self._connections = Connections(task.secret, task.hostname)
         self._plane: Plane | None = None
         self._progress: dict[int, IterationProgress] = {}  # of the iterations that are not known to be committed
         self._iteration: Iteration | None = None  # the last one whose gradients are reduced
@@ -348,6 +350,8 @@ class ResilientWorker:
 
     def announce(self, message: FromCoordinator) -> None:
         """For the link, in its thread: an epoch, that there will be one, a halt or the end has been announced."""
+        if isinstance(message, Regroup):
+            expect(self._connections, self._task, message)
         self._interruption.announce(message)
 
     def answer(self, inquiry: Inquiry) -> Whereabouts:
@@ -389,6 +393,7 @@ class ResilientWorker:
             return action.end
         finally:  # whatever it ends by
             self._leave_groups()
+            self._connections.close()
             self._watch.close()
             wait(self._closing, CLOSING_S)
             self._interruption.wait(CLOSING_S)
@@ -440,7 +445,7 @@ class ResilientWorker:
             case TellStanding(regroup):
                 return self._standing(regroup)
             case MeetSurvivors():
-                pass
+                pass  # as `announce` has begun to do
             case EnterEpoch(epoch, keeps):
                 self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
                 self._superseded = self._interruption.begin(epoch.epoch)
@@ -478,7 +483,7 @@ class ResilientWorker:
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
-            lambda: reach(self._task, epoch, program, rank, self._injection, self._now_s, rest),
+            lambda: reach(self._connections, self._task, epoch, program, rank, self._injection, self._now_s, rest),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )

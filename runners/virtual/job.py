@@ -23,19 +23,19 @@ sees what workers measure (cluster.py), as it would in a real run, and tells the
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 
 from ...schemas.documents import canonical, digest
 from ...schemas.errors import InfeasibleError, InvalidInputError
-from ...schemas.plan import Layers, Plan
+from ...schemas.plan import Plan
 from ...schemas.profile import Connection
 from ...schemas.protocols import Monitor, Replan, Resume
 from ...schemas.quantities import print_time
-from ...schemas.resumption import ledger_entries
-from ...schemas.timeline import Event, Report, Span, Timeline, memory_of_workers
+from ...schemas.resumption import Resumption, ledger_entries
+from ...schemas.timeline import Event, Report, Timeline, memory_of_workers
 from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
 from ..program import Compute, Program, RankPair, Sending, rank_pair
 from ..resilience.events import (
@@ -66,7 +66,6 @@ from ..resilience.protocol import (
     Hello,
     Job,
     LossesTold,
-    MicrobatchLoss,
     Ready,
     Refused,
     Regroup,
@@ -92,6 +91,7 @@ from ..resilience.worker_rules import (
     plan_of,
 )
 from ..simulator import Cuts, Execution, Pauses, execute, is_computed, simulate
+from .attempts import EpochState, IterationAttempt, first_start_s, half_way_s, losses_of, stages_of
 from .cluster import (
     EpochConditions,
     Process,
@@ -104,141 +104,7 @@ from .cluster import (
     pause,
     slow_links,
 )
-from .partial_work import NOTHING, MessageLog, PartialWork, worked
-
-# The acts of a story (job.py): epochs, the tries at their iterations, and when what happened in one of them.
-#
-# Times of an execution count from the beginning of its iteration, in s; those of an IterationAttempt are on the story's
-# clock.
-
-
-@dataclass(eq=False)
-class IterationAttempt:
-    """One try at an iteration: where it lies in time, and what was done in it.
-
-    Attributes:
-        iteration: its number.
-        start_s: when it began, on the story's clock.
-        staging: the program, and how slow workers and links were.
-        actors: who executed it, by rank.
-        execution: what was done.
-        broken_s: by link, when it breaks, counted from the start.
-        before: what each rank had of the iteration at the start.
-        log: what it keeps of messages.
-        cuts_s: when each rank left it, on the story's clock; infinite where it did not.
-    """
-
-    iteration: int
-    start_s: float
-    staging: TimedProgram
-    actors: tuple[Process, ...]
-    execution: Execution
-    broken_s: Cuts
-    before: tuple[PartialWork, ...]
-    log: MessageLog
-    cuts_s: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.cuts_s = [math.inf] * len(self.actors)
-
-    @property
-    def program(self) -> Program:
-        """What was executed."""
-        return self.staging.program
-
-    def spans(self) -> Iterable[Span]:
-        """What was executed, on the story's clock."""
-        for actor, own, cut_s in zip(self.actors, self.execution.spans, self.cuts_s, strict=True):
-            stop_s = min(cut_s, actor.died_s)
-            for span in own:
-                start_s, end_s = span.start_s + self.start_s, span.end_s + self.start_s
-                if start_s < stop_s:
-                    yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
-
-    def work(self, rank: int, until_s: float = math.inf, called_s: float = math.inf) -> PartialWork:
-        """What a rank has of the iteration if it leaves it then, being told to at a time before (`worked`)."""
-        return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s, called_s, self.log)
-
-    def under_way_s(self, rank: int, now_s: float) -> float:
-        """When a rank ends the operation that it is in; now, where it is in none."""
-        spans = (span for span in self.execution.spans[rank] if is_computed(span))
-        ends_s = (span.end_s for span in spans if self.start_s + span.start_s < now_s)
-        return max(now_s, self.start_s + max(ends_s, default=0.0))
-
-    def end_s(self) -> float:
-        """When those who live have made their steps."""
-        return max((one for one in self.execution.done_s if math.isfinite(one)), default=0.0) + self.start_s
-
-    def done_s(self, plan: Plan, ranks: Sequence[int]) -> float:
-        """When a stage has made its step: as the period is reckoned, or later where somebody stood still.
-
-        Args:
-            plan: the epoch's.
-            ranks: who holds the stage.
-
-        Returns:
-            Seconds from the beginning of the iteration.
-        """
-        stages = [plan.stage_of(self.program.workers[rank]) for rank in ranks]
-        last_s = max((last_end_s(self.execution.spans[rank]) for rank in ranks), default=0.0)
-        sums_s = max(self.program.reduction(rank).duration_s for rank in ranks)
-        steps_s = sums_s + max(stage.optimizer_s for stage in stages)
-        return max(last_s + steps_s, *(self.execution.done_s[rank] for rank in ranks))
-
-
-@dataclass(eq=False)
-class EpochState:
-    """An epoch.
-
-    Attributes:
-        message: by which the coordinator began it.
-        plan: the message's.
-        actors: its members, by rank.
-        last: its last iteration, as far as members have been told.
-        runs: the tries at its iterations, in order.
-        held_up: an iteration that waits for a commit, and when it could have begun, in s.
-        left_s: by rank, when those who were told to regroup have left it.
-    """
-
-    message: Epoch
-    plan: Plan
-    actors: tuple[Process, ...]
-    last: int
-    runs: list[IterationAttempt] = field(default_factory=list)
-    held_up: tuple[int, float] | None = None
-    left_s: dict[int, float] = field(default_factory=dict)
-
-
-def half_way_s(program: Program, execution: Execution, rank: int) -> float | None:
-    """When a worker begins the operation in the middle of its order; None where it does not come to that."""
-    operations = sum(isinstance(one, Compute) for one in program.instructions[rank])
-    middle = execution.spans[rank][operations // 2 :][:1] if operations else ()
-    return middle[0].start_s if middle and is_computed(middle[0]) else None
-
-
-def stages_of(program: Program, alive: Sequence[int]) -> list[list[int]]:
-    """The living ranks that hold the same layers, and so sum and step together."""
-    stages: dict[Layers, list[int]] = {}
-    for rank in alive:
-        stages.setdefault(program.plan.stage_of(program.workers[rank]).layers, []).append(rank)
-    return list(stages.values())
-
-
-def first_start_s(execution: Execution, ranks: Sequence[int]) -> float | None:
-    """When a stage begins; None for one that computes nothing."""
-    firsts = [own[0].start_s for rank in ranks for own in [execution.spans[rank]] if own and is_computed(own[0])]
-    return min(firsts, default=None)
-
-
-def last_end_s(spans: Sequence[Span]) -> float:
-    """When a worker ends its last operation; 0 for one that computes nothing."""
-    return max((span.end_s for span in spans if is_computed(span)), default=0.0)
-
-
-def losses_of(work: PartialWork) -> tuple[MicrobatchLoss, ...]:
-    """The losses that a worker tells: nobody computes them here, but that they are there decides what is kept."""
-    return tuple((number, None, 1.0) for number in sorted(work.losses))
-
+from .partial_work import NOTHING, LogLimit, PartialWork
 
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
 
@@ -299,6 +165,7 @@ class SimulatedRun:
         exit_code: 0, or 5 where the job could not go on.
         reason: why it ended.
         plans: of the epochs, in order.
+        resumptions: what was left of iterations in which workers were lost, in the order of the epochs.
         rest_peaks_bytes: the most that places held in what was left of iterations, with what they had begun before.
     """
 
@@ -310,6 +177,7 @@ class SimulatedRun:
     exit_code: int
     reason: str
     plans: tuple[Plan, ...]
+    resumptions: tuple[Resumption, ...] = ()
     rest_peaks_bytes: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -381,7 +249,7 @@ def simulate_story(
         raise InvalidInputError(
             "nobody knows how large the messages are", where="--log-memory", fix="give the --profile, or 0 to keep none"
         )
-    log = MessageLog(log_memory_bytes, costs.output_bytes)
+    log = LogLimit(log_memory_bytes, costs.output_bytes)
     machines = VirtualMachines(plan, transport)
     world = _World(plan, trace, iterations, replan, resume, log, costs, jitter, seed, monitor, machines)
     world.play()
@@ -398,7 +266,7 @@ class _World:
         iterations: int,
         replan: Replan,
         resume: Resume | None,
-        log: MessageLog,
+        log: LogLimit,
         costs: SwitchCosts,
         jitter: float,
         seed: int,
@@ -469,6 +337,11 @@ class _World:
             exit_code=self.end.exit_code,
             reason=self.end.reason,
             plans=tuple(act.plan for act in self.acts) or (self.plan,),
+            resumptions=tuple(
+                Resumption(act.plan.planner, act.plan, act.message.rest)
+                for act in self.acts
+                if act.message.rest is not None
+            ),
             rest_peaks_bytes=self._rest_peaks_bytes(),
         )
 
@@ -638,7 +511,9 @@ class _World:
             run.cuts_s[rank] = act.left_s[rank]
         for run in under_way:
             if run.iteration == iteration:
-                return run.work(rank, act.left_s[rank], self.now_s)
+                work = run.work(rank, act.left_s[rank], self.now_s)
+                act.left_s[rank] = run.run_weights(rank, work, act.left_s[rank])
+                return work.finished(act.plan)
         return act.actors[rank].work if act.message.iteration == iteration else NOTHING
 
     def _free_from_s(self, act: EpochState, rank: int) -> float:

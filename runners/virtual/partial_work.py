@@ -18,7 +18,7 @@ from ...schemas.resumption import (
     ledger_entries,
     stashes_of,
 )
-from ..program import Compute, Program
+from ..program import Compute, Program, made_by, taken_by
 from ..simulator import Execution
 
 Kept = tuple[MessageKind, int, int]  # a message: its kind, its boundary and its global micro-batch
@@ -34,6 +34,8 @@ class PartialWork:
         sealed: layers whose sums have ended here.
         stashes: what was done last of micro-batches that are under way.
         messages: that it has sent or taken, in this order.
+        halves: micro-batches whose I was run in a part of the worker's stage, and these layers: their W must be run
+            before the ledger is told, for a standing knows stashes of whole stages only.
         losses: micro-batches whose losses it has, as their gradients of the last layer are, or were, in its own part.
     """
 
@@ -42,7 +44,19 @@ class PartialWork:
     sealed: frozenset[int] = frozenset()
     stashes: Mapping[int, Literal["F", "I"]] = field(default_factory=dict)
     messages: tuple[Kept, ...] = ()
+    halves: tuple[tuple[int, Layers], ...] = ()
     losses: frozenset[int] = frozenset()
+
+    def finished(self, plan: Plan) -> "PartialWork":
+        """It, with W of all halves run; the plan is that of the worker's program."""
+        ledger = {layer: set(own) for layer, own in self.ledger.items()}
+        for number, layers in self.halves:
+            for layer in range(*layers):
+                ledger.setdefault(layer, set()).add(number)
+        last = plan.templates[0].stages[-1].layers[1]
+        losses = self.losses.union(number for number, layers in self.halves if layers[1] == last)
+        frozen = {layer: frozenset(own) for layer, own in ledger.items()}
+        return replace(self, ledger=frozen, halves=(), losses=losses)
 
     def resumed(self, rest: Rest, plan: Plan, rank: int, before: Layers | None) -> "PartialWork":
         """What it has when what is left begins, with the sums that were copied to it.
@@ -57,11 +71,12 @@ class PartialWork:
         sealed = frozenset(_layers_of(rest.sealed)) & frozenset(range(*layers))
         dropped = {*_layers_of(rest.workers[rank].given_up), *sealed}
         kept = {layer: own for layer, own in self.ledger.items() if layer in range(*layers) and layer not in dropped}
-        used = {
-            plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+        run = {
+            (one.kind == "F", plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch)
             for one in rest.operations(rank, plan)
-            if one.kind != "F" and layers == before
+            if one.accumulates and layers == before
         }
+        used = {number for is_forward, number in run if not is_forward and (True, number) not in run}
         stashes = {number: after for number, after in self.stashes.items() if number in used}
         return replace(self, ledger=kept, sealed=sealed, stashes=stashes)
 
@@ -88,7 +103,7 @@ NOTHING = PartialWork()
 
 
 @dataclass(frozen=True)
-class MessageLog:
+class LogLimit:
     """How much of the messages of an iteration each worker keeps.
 
     Attributes:
@@ -120,7 +135,7 @@ def worked(
     start_s: float = 0.0,
     until_s: float = math.inf,
     called_s: float = math.inf,
-    log: MessageLog = MessageLog(),
+    log: LogLimit = LogLimit(),
 ) -> PartialWork:
     """What a worker has once it has executed so much more.
 
@@ -157,7 +172,7 @@ class _Work:
         self._plan = plan
         worker = plan.live_workers()[rank]
         self._own = plan.stage_of(worker).layers
-        self._boundaries = range(1, plan.templates[0].stages[-1].layers[1])
+        self._layers = plan.templates[0].stages[-1].layers[1]
         kinds = {one.kind for one in worker.operations()}
         self._splits = bool(kinds & {"I", "W"}) if before.splits is None and kinds else before.splits
         self._ledger = {layer: set(own) for layer, own in before.ledger.items()}
@@ -172,10 +187,10 @@ class _Work:
         kind, pipeline, microbatch = one.operation
         number = self._plan.microbatch_offset(pipeline) + microbatch
         first, stop = one.layers or self._own
-        if kind == "F":
-            self._keep("activation", first, stop, number)
-        elif kind != "W":
-            self._keep("gradient", stop, first, number)
+        for exchanged in (taken_by, made_by):
+            message = exchanged(one.operation, (first, stop), self._layers)
+            if message is not None:
+                self.messages[message.kind, message.link, number] = None
         if not one.accumulates:
             return
         if kind in "WB":
@@ -185,27 +200,21 @@ class _Work:
         elif kind == "I":
             self._halves.add((number, (first, stop)))
 
-    def _keep(self, kind: MessageKind, taken: int, made: int, number: int) -> None:
-        for boundary in (taken, made):
-            if boundary in self._boundaries:
-                self.messages[kind, boundary, number] = None
-
     def _add(self, number: int, layers: Layers) -> None:
         self._stashes.pop(number, None)
         self._halves.discard((number, layers))
         for layer in range(*layers):
             self._ledger.setdefault(layer, set()).add(number)
-        if layers[1] == self._boundaries.stop:
+        if layers[1] == self._layers:
             self._losses.add(number)
 
     def so_far(self) -> PartialWork:
         """What has come of all that was run, but for messages."""
-        # A part of a stage with its I in the sums is no stash, so that nothing of these layers can be gone on with.
-        given_up = {*_layers_of(layers for _, layers in self._halves)}
         return PartialWork(
             splits=self._splits,
-            ledger={layer: frozenset(own) for layer, own in self._ledger.items() if layer not in given_up},
+            ledger={layer: frozenset(own) for layer, own in self._ledger.items()},
             sealed=frozenset(self.sealed),
             stashes=dict(self._stashes),
+            halves=tuple(sorted(self._halves)),
             losses=frozenset(self._losses),
         )

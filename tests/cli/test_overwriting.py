@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtk.schemas.documents import write_document
 from rtk.schemas.overwriting import kind_of
 
+from ..resumptions import KILL, small_plan
 from .shell import rtk
 from .test_quantities import options
 
@@ -33,6 +35,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "plan mitigate --output": (("--costs", "5s,1min,20min"), "JSON"),
     "profile model --output": (("gpt3-medium", "--analytic", "--gpu", "h100-sxm"), "an rtk.profile"),
     "simulate --timeline": (("plan.json",), "an rtk.timeline"),
+    "simulate --resumption": (("two.json", "--iterations", "3", "--inject", "faults.jsonl"), "an rtk.resumption"),
     "viz --output": (("plan.json",), "a Chrome trace"),
     "export --output": (("plan.json", "--to", "torch-csv"), "text"),
     "import --output": (("orders.csv", "--from", "torch-csv", "--profile", "p.json"), "an rtk.plan"),
@@ -67,6 +70,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "spot.csv").write_text("".join(f"0,add,n{i}\n" for i in range(4)) + "9000000,remove,n1\n")
     (place / "train.log").write_text("\n".join(["1.0"] * 40) + "\n")
     (place / "notes.txt").write_text("to be kept\n")
+    write_document(str(place / "two.json"), small_plan())
+    (place / "faults.jsonl").write_text(KILL)
     (place / "config.json").write_text('{"model_type": "llama"}\n')
     for line in (
         ("profile", "gpt3-medium", "--analytic", "--gpu", "h100-sxm", "-o", "p.json"),

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -331,6 +332,7 @@ def test_11_epochs_leave_nothing_behind() -> None:
     for cycle in range(6):
         job.wait_for_epoch(2 * cycle + 1)
         if cycle in (1, 5):
+            time.sleep(1.0)  # connections for the epoch to come are made meanwhile
             counts.append((threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))))
         name = ("1/0", "1/1")[cycle % 2]
         job.deaths.add((name, job.events("iteration")[-1]["iteration"] + 1))

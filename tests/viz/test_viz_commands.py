@@ -216,7 +216,8 @@ def test_a_kind_of_picture_is_an_entry_of_the_painters(
 def test_other_documents_are_refused(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
     """Neither a profile can be drawn, nor a plan that is not valid."""
     with pytest.raises(
-        InvalidInputError, match=r"only plans, timelines, templates and replays can be drawn.*this is rtk\.profile"
+        InvalidInputError,
+        match=r"only plans, resumptions, timelines, templates and replays can be drawn.*this is rtk\.profile",
     ):
         run(capsys, viz, files.profile)
     text = Path(files.after).read_text().replace("F0 B0", "B0 F0", 1)

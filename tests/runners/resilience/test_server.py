@@ -16,7 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience import server as server_module
-from rtk.runners.resilience.events import Announcement, Arrived, LogLost, Lost, PlanKept, Restarted, Said, WorkerGaveUp
+from rtk.runners.resilience.events import (
+    Announcement,
+    Arrived,
+    IterationRedone,
+    LogLost,
+    Lost,
+    PlanKept,
+    Restarted,
+    Said,
+    WorkerGaveUp,
+)
 from rtk.runners.resilience.journal import read_events, take
 from rtk.runners.resilience.protocol import (
     STRANGER_BYTES,
@@ -47,10 +57,11 @@ from rtk.runners.resilience.wire import (
     prove,
     read_secret,
 )
-from rtk.schemas.conditions import Conditions
+from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
+from rtk.schemas.resumption import Rest
 
 from .toy import ALONE, JOB, PLAN, SECRET, Running, Toy, hello, running
 
@@ -266,6 +277,20 @@ def test_a_closed_connection(reset: bool) -> None:
         assert server.toy.losses() == ["connection closed"]
 
 
+def test_a_death_that_is_told_before_the_connection_ends() -> None:
+    """What the worker has said before counts; then it is lost, and only the process that is meant."""
+    with running() as server, member(server.address, "0/0") as worker, member(server.address, "1/0") as other:
+        server.server.mourn("0/0", 1_000_000)
+        server.server.mourn("1/1", 0)
+        worker.votes(0)
+        worker.say(Vote(0, 1, True, (0,)))
+        server.server.mourn("0/0", 0)
+        wait_for(server.toy.losses)
+        assert server.toy.losses() == ["connection closed"]
+        assert worker.next() == Commit(0, 1)
+        other.votes(0)
+
+
 @pytest.fixture
 def forward_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """By how much the clock of event loops is put forward, in s."""
@@ -359,6 +384,37 @@ def test_plans(error: Exception, reason: str) -> None:
         go.set()
         wait_for(lambda: server.announced)
         assert server.announced == [PlanKept(reason=reason)]
+
+
+@pytest.mark.parametrize(
+    ("resume", "reason"),
+    [
+        (None, "nobody plans what is left"),
+        (InfeasibleError("it is as quick"), "it is as quick"),
+        (ValueError("x"), "the planner failed: ValueError('x')"),
+        (Rest(3, (), ()), "what was planned is left of something else"),
+        (Rest(4, (), ()), "what was planned is for other workers"),
+    ],
+)
+def test_what_is_left_is_planned_in_the_same_thread(resume: Any, reason: str) -> None:
+    """Whatever comes of it, it has an answer: what is left, or why all is to be done anew."""
+    threads: list[str] = []
+
+    def planned(plan: Plan, seats: Any, iteration: int, standings: Any, conditions: Conditions) -> Any:
+        assert (plan, seats, iteration, standings, conditions) == (ALONE, (("0/0", (0, 0)),), 4, (), HEALTHY)
+        threads.append(threading.current_thread().name)
+        if isinstance(resume, Exception):
+            raise resume
+        return resume
+
+    with (
+        running(surroundings={"resume": planned if resume else None}) as server,
+        member(server.address) as worker,
+    ):
+        worker.say(Suspect(0, "rest"))
+        wait_for(lambda: server.announced)
+        assert server.announced == [IterationRedone(reason=reason)]
+        assert threads == ["planner"] * (resume is not None)
 
 
 def test_timers() -> None:

@@ -17,8 +17,10 @@ from rtk.runners.resilience.protocol import (
     Halt,
     RankAssignment,
     Ready,
+    Regroup,
     Saved,
     Saver,
+    StandingTold,
     StepTerms,
     Suspect,
     Vote,
@@ -33,21 +35,25 @@ from rtk.runners.resilience.worker_rules import (
     JointAction,
     LeaveGroups,
     Listen,
+    MeetSurvivors,
     ReduceGradients,
     Retire,
     SavePart,
     Say,
     TakeStep,
+    TellStanding,
     Turn,
     UndoStep,
     WorkerRules,
 )
 from rtk.schemas.documents import canonical
 from rtk.schemas.protocols import Examined, Measured
+from rtk.schemas.resumption import LedgerEntry, Rest, Standing
 
 from .toy_cluster import toy_plan
 
 ITERATIONS = 12
+NOTHING = Standing("1/0", (0, 1))
 
 
 def epoch(
@@ -90,6 +96,7 @@ class Shell:
         did: all actions but those.
         not_finite: iterations whose gradients are not.
         reduced: the iteration whose gradients are there.
+        standing: what it says to have of an iteration.
     """
 
     rules: WorkerRules = field(default_factory=lambda: WorkerRules("1/0"))
@@ -99,6 +106,7 @@ class Shell:
     did: list[Action] = field(default_factory=list)
     not_finite: frozenset[int] = frozenset()
     reduced: int | None = None
+    standing: Standing = NOTHING
 
     def do(self, message: FromCoordinator | None = None) -> None:
         """The action at hand, which may be to take a message."""
@@ -119,8 +127,8 @@ class Shell:
                 self.reduced = None
             case UndoStep():
                 self.state = [*self.kept]
-            case EnterEpoch():
-                self.reduced = None
+            case EnterEpoch() | TellStanding():
+                self.reduced, result = None, self.standing  # of which the one gives nothing
             case CopyState():
                 result = Ready(action.epoch.epoch, (0, 1))
             case ReduceGradients(iteration):
@@ -170,8 +178,14 @@ class Coordinator:
         self._chance, self._staggered, self._skipped = chance, staggered, skipped
 
     def announce(self) -> None:
-        """Another epoch, in which there is mostly a place."""
+        """Another epoch, in which there is mostly a place; all may be told to regroup before."""
         self._number += 1
+        while self._chance.random() < 0.4:
+            is_skipped = self.committed in self._skipped
+            terms = terms_of(self.committed, self._skipped) if self.committed >= 0 else None
+            taken = len({*range(self.committed + 1)} - self._skipped)
+            self.mail.append(Regroup(self._number, self.committed + 1, is_skipped, (), terms, taken))
+            self._number += self._chance.random() < 0.5
         is_seated = self._chance.random() < 0.9
         self.mail.append(epoch(self._number, self.committed + 1, self._staggered, self._skipped, is_seated))
 
@@ -327,3 +341,77 @@ def test_who_loses_touch_says_with_whom_and_leaves() -> None:
     shell.rules.lose_touch("connection closed")
     shell.hear(commit(1, 1))
     assert shell.state == [0, 1]
+
+
+def standing(*done: int) -> Standing:
+    """What the worker has of an iteration."""
+    return Standing("1/0", (0, 1), ledger=(LedgerEntry((0, 1), done),) if done else ())
+
+
+def regroup(number: int, iteration: int) -> Regroup:
+    terms = terms_of(iteration - 1) if iteration else None
+    return Regroup(number, iteration, False, (), terms, iteration)
+
+
+def test_the_course_of_a_regrouping() -> None:
+    """It leaves, says what it has, meets others, and keeps that only where the next epoch reckons with just that."""
+    for rest, keeps in [
+        (None, False),
+        (Rest(0, (standing(0, 1),), ()), True),
+        (Rest(0, (standing(),), ()), False),  # its standing came too late
+    ]:
+        shell = Shell(standing=standing(0, 1))
+        shell.hear(epoch(1, 0))
+        shell.until(ReduceGradients)
+        shell.did.clear()
+        shell.rules.supersede()
+        call = regroup(2, 0)
+        shell.hear(call, call)  # a coordinator that was restarted says it again
+        assert shell.did == [LeaveGroups(), Listen(), TellStanding(call), MeetSurvivors(call), Listen()]
+        assert shell.said[-2:] == 2 * [StandingTold(2, 0, standing(0, 1))]
+        shell.did.clear()
+        following = replace(epoch(2, 0), rest=rest)
+        shell.hear(following)
+        assert shell.did == [Listen(), EnterEpoch(following, keeps)]
+        assert shell.rules.action == Connect(following, 1)
+
+
+def test_who_has_nothing_or_no_place_keeps_nothing() -> None:
+    """Though an epoch may reckon with just that: what is not in a standing is of no use."""
+    for own, seated in [(standing(), True), (standing(0), False)]:
+        shell = Shell(standing=own)
+        shell.hear(epoch(1, 0))
+        shell.until(ReduceGradients)
+        shell.rules.supersede()
+        following = replace(epoch(2, 0, seated=seated), rest=Rest(0, (own,), ()))
+        shell.hear(regroup(2, 0), following)
+        assert EnterEpoch(following, False) in shell.did
+
+
+def test_a_step_ahead_is_undone_before_the_standing_is_told() -> None:
+    """What there is belongs to the state before the step, and a commit that it missed counts first."""
+    shell = Shell()
+    shell.hear(epoch(1, 0, staggered=True))
+    while shell.votes() != [(1, 0), (1, 1)]:
+        shell.do()
+    shell.hear(commit(1, 0))
+    shell.until(ReduceGradients)
+    shell.rules.supersede()
+    assert shell.state == [0, 1]
+    shell.hear(regroup(2, 1))
+    assert (shell.state, shell.did[-3:-1]) == ([0], [UndoStep(), TellStanding(regroup(2, 1))])
+    other = Shell()
+    other.hear(epoch(1, 0))
+    while not other.votes():
+        other.do()
+    other.hear(regroup(2, 1))
+    assert (other.state, other.rules.committed) == ([0], 0)
+
+
+def test_a_newcomer_that_is_told_to_regroup_says_that_it_has_nothing() -> None:
+    """Before its first epoch it has no state that anything could be settled in."""
+    shell = Shell(standing=Standing("1/0", None))
+    call = regroup(5, 3)
+    shell.hear(call, epoch(5, 3))
+    assert shell.did[:4] == [Listen(), TellStanding(call), MeetSurvivors(call), Listen()]
+    assert shell.rules.action == Connect(epoch(5, 3), 1)

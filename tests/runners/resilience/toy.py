@@ -16,12 +16,15 @@ from rtk.runners.resilience.events import (
     Event,
     Finish,
     Instruction,
+    IterationRedone,
     LogLost,
     Lost,
     MakePlan,
     PlanKept,
     Planned,
+    PlanRest,
     Restarted,
+    RestPlanned,
     Said,
     Tell,
     Wake,
@@ -75,6 +78,8 @@ class Toy:
                 return self._hear(event)
             case Planned():
                 return [Announce(PlanKept(reason=event.reason if event.plan is None else "another one"))]
+            case RestPlanned():
+                return [Announce(IterationRedone(reason=event.reason))]
             case Elapsed():
                 return [Announce(LogLost(reason=event.timer))]
             case Restarted():
@@ -113,6 +118,8 @@ class Toy:
         match wish:
             case "plan":
                 return [MakePlan(7, ALONE, (Hand("0/0", None, None),), HEALTHY)]
+            case "rest":
+                return [PlanRest(8, ALONE, (("0/0", "0/0"),), 4, (), HEALTHY)]
             case "wake":
                 return [Wake(0.01, "snooze")]
             case "place":

@@ -366,10 +366,6 @@ class ToyCluster:
         worker.is_alive = False
         worker.outbox.append(None)
 
-    def lie(self, worker: ToyWorker) -> None:
-        """From now on it says to have more of an iteration than it has."""
-        worker.lies = True
-
     def leave(self, worker: ToyWorker) -> None:
         """It is asked to go."""
         self._say(worker, Leaving())
@@ -377,6 +373,11 @@ class ToyCluster:
     def hang(self, worker: ToyWorker, how: Hang) -> None:
         """Its training thread does nothing any more, and its process lives."""
         worker.hangs = how
+
+    def lose_patience(self, timer: str) -> None:
+        """The coordinator waits no longer for what others have."""
+        self.patience.remove(timer)
+        self._feed(Elapsed(self._tick(), timer))
 
     def go_on(self, worker: ToyWorker) -> None:
         """A training thread that hung does what it was told."""
@@ -433,7 +434,7 @@ class ToyCluster:
         """One random thing that can happen now happens; False when nothing can."""
         actions = self._actions()
         if self.finished is None and (not actions or self.rng.randrange(100) < RARE):
-            actions = [*actions, *self._rare_actions()]
+            actions = [*actions, *self._rare_actions(is_idle=not actions)]
         if not actions:
             return False
         kind, *rest = self.rng.choice(actions)
@@ -447,8 +448,7 @@ class ToyCluster:
             rest[0].rules.supersede()
             self._carry_on(rest[0])
         elif kind == "lose patience":
-            self.patience.remove(rest[0])
-            self._feed(Elapsed(self._tick(), rest[0]))
+            self.lose_patience(rest[0])
         elif kind == "complain":
             self.complain(*rest)
         elif kind == "watch":
@@ -474,10 +474,11 @@ class ToyCluster:
             actions.append(("event",))
         return actions
 
-    def _rare_actions(self) -> list[tuple[Any, ...]]:
+    def _rare_actions(self, is_idle: bool) -> list[tuple[Any, ...]]:
         """What takes so long that mostly nothing else can happen: somebody loses patience, or touch, or looks."""
         actions: list[tuple[Any, ...]] = [("watch",)] if self.watch is not None else []
-        actions += [("lose patience", timer) for timer in self.patience]
+        if is_idle or not self.timers_are_slow:
+            actions += [("lose patience", timer) for timer in self.patience]
         for worker in self.live() if any(worker.hangs for worker in self.live()) else ():
             if self._is_waiting(worker) and not worker.hangs:
                 actions.append(("complain", worker, None))
@@ -534,13 +535,8 @@ class ToyCluster:
                 for worker in self.workers:
                     if worker.connection == connection:
                         worker.inbox.append(message)
-            case MakePlan(number, plan, crew, conditions):
-                try:
-                    self.to_coordinator.append(planned(number, self.replan(plan, crew, conditions)))
-                except InfeasibleError as error:
-                    self.to_coordinator.append(planned(number, None, error.what))
-            case PlanRest():
-                self.to_coordinator.append(planned_rest(instruction, self.resume))
+            case MakePlan() | PlanRest():
+                self.to_coordinator.append(self._answer(instruction))
             case Wake():
                 self._set_timer(instruction)
             case Announce(what):
@@ -549,6 +545,14 @@ class ToyCluster:
                 self.finished = instruction
             case Drop():
                 pass
+
+    def _answer(self, question: MakePlan | PlanRest) -> Event:
+        if isinstance(question, PlanRest):
+            return planned_rest(question, self.resume)
+        try:
+            return planned(question.number, self.replan(question.plan, question.crew, question.conditions))
+        except InfeasibleError as error:
+            return planned(question.number, None, error.what)
 
     def _set_timer(self, wake: Wake) -> None:
         if wake.timer.startswith("stall"):
@@ -684,15 +688,8 @@ class ToyCluster:
                 assert worker.kept is not None
                 worker.state, worker.progress = worker.kept
                 worker.run = None
-            case TakeStep(iteration, can_be_undone, terms):
-                assert worker.state is not None
-                self._check_sums(worker, iteration)
-                if can_be_undone:
-                    assert worker.progress is not None
-                    worker.kept = copy_of(worker.state), worker.progress
-                worker.run = worker.progress = None
-                for steps in worker.state.values():
-                    steps.append(step_of(iteration, terms, self.training.clip_norm))
+            case TakeStep():
+                self._step(worker, action)
             case SavePart(_, iteration, layers):
                 is_held = worker.state is not None and set(range(*layers)) <= set(worker.state)
                 part = CheckpointFile(f"layers-{layers[0]}", layers, "0", 1.0)
@@ -701,6 +698,15 @@ class ToyCluster:
                 path = f"step-{publish.iteration}" if publish.parts else None
                 return Published(publish.iteration, path, None if path else "discarded")
         return None
+
+    def _step(self, worker: ToyWorker, step: TakeStep) -> None:
+        assert worker.state is not None and worker.progress is not None
+        self._check_sums(worker, step.iteration)
+        if step.can_be_undone:
+            worker.kept = copy_of(worker.state), worker.progress
+        worker.run = worker.progress = None
+        for steps in worker.state.values():
+            steps.append(step_of(step.iteration, step.terms, self.training.clip_norm))
 
     def _say(self, worker: ToyWorker, message: FromWorker) -> None:
         worker.unanswered.say(message)

@@ -51,11 +51,16 @@ Kept = tuple[MessageKind, int, int]  # kind, boundary, micro-batch
 
 @dataclass
 class ToyOffice:
-    """What is on its way between workers: messages, and parts of sums, each by the epoch that it is of."""
+    """What is on its way between workers: messages, and parts of sums, each by the epoch that it is of.
+
+    Attributes:
+        done: all gradients so far: iteration, layer, micro-batch, and the worker that has it in its part of the sum.
+    """
 
     messages: set[tuple[int, int, Message, int]] = field(default_factory=set)
     parts: dict[tuple[int, int, Layers], dict[int, dict[int, ToySum]]] = field(default_factory=dict)
     sums: dict[tuple[int, SumCopy], dict[int, ToySum]] = field(default_factory=dict)
+    done: list[tuple[int, int, int, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -217,9 +222,12 @@ class ToyRun:
             del under_way[at]
         if operation.kind in "BW" and accumulates:
             self.done.append(number)
+            worker = self.epoch.seats[self.rank].worker
             for layer in range(first, stop):
                 assert layer not in progress.sums, "a sum has ended already"
-                progress.own.setdefault(layer, []).append(ToyGradient(number, progress.iteration, self.steps[layer]))
+                gradient = ToyGradient(number, progress.iteration, self.steps[layer])
+                progress.own.setdefault(layer, []).append(gradient)
+                self.office.done.append((progress.iteration, layer, number, worker))
 
 
 def number_of(plan: Plan, operation: Any) -> int:
