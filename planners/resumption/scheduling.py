@@ -47,6 +47,9 @@ def schedule(costs: CrewCosts, operations: OperationTable, goal_s: float, form: 
     for priority, by_claims in _rules(costs, operations, work, form):
         run(tuple(work), tuple(space), form.floats(priority), by_claims)
         made = _made(costs, operations, work, space)
+        if by_claims and np.isfinite(made.makespan_s):  # who waited for others' memory need not in a known order
+            form.kernel(follow)(tuple(work), tuple(space))
+            made = _made(costs, operations, work, space)
         if best is None or made.makespan_s < best.makespan_s:
             best = made
         if best.makespan_s <= goal_s or (len(operations.unit) > MANY and np.isfinite(best.makespan_s)):

@@ -154,11 +154,11 @@ def test_free_work_goes_to_who_has_least_left() -> None:
 
 def test_a_slow_worker_gets_less_and_predictions_are_as_plans_make_them() -> None:
     """What is slow is reckoned with where work is given away, not in what is predicted, which the checker judges."""
-    standings = tuple(replace(nothing(name), ledger=(LedgerEntry(nothing(name).layers or (0, 0), (0,)),)) for name in "a")
-    everyone = (*standings, *(nothing(name) for name in "bcd"))
-    slow = Conditions(
-        slow_workers=(SlowWorker("c", 3.0),), slow_links=(SlowLink(("a", "b"), 0.5),)
+    standings = tuple(
+        replace(nothing(name), ledger=(LedgerEntry(nothing(name).layers or (0, 0), (0,)),)) for name in "a"
     )
+    everyone = (*standings, *(nothing(name) for name in "bcd"))
+    slow = Conditions(slow_workers=(SlowWorker("c", 3.0),), slow_links=(SlowLink(("a", "b"), 0.5),))
     even, uneven = (plan_rest(ALIKE, SEATS, 1, everyone, conditions) for conditions in (HEALTHY, slow))
     assert check_rest(ALIKE, even) == check_rest(ALIKE, uneven) == []
     counts = [len(rest.workers[2].order.split()) for rest in (even, uneven)]
