@@ -210,9 +210,9 @@ def test_memory_limits_hold_from_the_first_moment_on(stashed: list[bool], limit_
     """What is under way at time 0 counts: an F waits until there is room, and all ends."""
     plan = pipelines([[0, 2, 4], [0, 2, 4]], 2, limit_bytes)
     own = tuple(number for number, has in enumerate(stashed[:2]) if has)[: int(limit_bytes // 2)]
-    has = replace(
-        nothing("a"), stashes=(Stash("F", own),) if own else (), messages=(HeldMessages("activation", 2, own),) if own else ()
-    )  # fmt: skip
+    has = nothing("a")
+    if own:
+        has = replace(has, stashes=(Stash("F", own),), messages=(HeldMessages("activation", 2, own),))
     done = replace(nothing("d"), ledger=(LedgerEntry((2, 4), (2, 3)),), messages=(HeldMessages("gradient", 2, (2, 3)),))
     rest = plan_rest(plan, SEATS, 1, (has, nothing("b"), nothing("c"), done), HEALTHY)
     assert check_rest(plan, rest) == []
