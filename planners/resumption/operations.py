@@ -95,7 +95,7 @@ def operations_of(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints)
         left: what is left.
         executor: who does it, micro-batches x pieces.
     """
-    units, unit_at = _units(crew, left, executor)
+    units, unit_at = _units(crew, costs, left, executor)
     unit, kind = _kinds(crew, units)
     worker = units.worker[unit]
     maker, sends = _messages(costs, left.held, units, unit_at, worker)
@@ -140,7 +140,7 @@ def _times_s(
     return delay_s, ready_s, costs.duration_s[worker, kind] * share
 
 
-def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
+def _units(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
     """The units, and which one has each cell, micro-batches x pieces."""
     forward, backward, counts = left.forward.T, left.backward.T, left.counts.T
     alike = np.where(forward | backward, 8 * (executor + 1) + forward + 2 * backward + 4 * counts, 0)
@@ -150,8 +150,6 @@ def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
     microbatch, first = np.nonzero(begins)
     length = np.bincount(unit_at[unit_at != NONE], minlength=len(first))
     stashed = left.weights
-    starts = np.searchsorted(left.cuts, [stage.layers[0] for stage in crew.stages])
-    stops = np.searchsorted(left.cuts, [stage.layers[1] for stage in crew.stages])
 
     def column(own: Ints | Flags, of_stashes: Ints) -> Ints:
         return np.concatenate((own.astype(np.int64), of_stashes))
@@ -169,8 +167,8 @@ def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
     return Units(
         worker,
         column(microbatch, stashed[:, 1]),
-        column(first, starts[stashed[:, 0]]),
-        column(first + length, stops[stashed[:, 0]]),
+        column(first, costs.first[stashed[:, 0]]),
+        column(first + length, costs.stop[stashed[:, 0]]),
         does_count,
         np.where(has_forward, start, NONE),
         np.where(has_backward, start + has_forward, NONE),

@@ -52,6 +52,7 @@ class _Found:
     left: Remaining
     operations: OperationTable
     schedule: RestSchedule
+    bound_s: float
     felt_s: float
 
 
@@ -79,7 +80,7 @@ def plan_rest(
     # What is slow makes all take longer, so there is no need to know how much if what is left is shorter anyway.
     if found.felt_s >= redo_s and (not slow or found.felt_s >= evaluate(slow.under(plan)).makespan_s):
         raise InfeasibleError("to do all of the iteration again is as quick")
-    least_s = bound_s(found.crew, found.costs, found.left)
+    least_s = found.bound_s
     if makespan_s <= least_s * (1 + ROUNDING):
         least_s = makespan_s
     gap = makespan_s / least_s - 1 if least_s > 0 else 0.0
@@ -115,12 +116,13 @@ def _found(
     felt = costs_of(crew, slow.under(plan), left.cuts, agreement.sealed) if slow else costs
     executor = route(crew, felt, left, form)
     operations = operations_of(crew, felt, left, executor)
-    found = schedule(felt, operations, bound_s(crew, felt, left) * (1 + ROUNDING), form)
+    least_s = bound_s(crew, felt, left)
+    found = schedule(felt, operations, least_s * (1 + ROUNDING), form)
     felt_s = found.makespan_s
     if slow:
         operations = at_costs(costs, operations)
-        found = timed(costs, operations, found, form)
-    return _Found(crew, agreement, costs, left, operations, found, felt_s)
+        found, least_s = timed(costs, operations, found, form), bound_s(crew, costs, left)
+    return _Found(crew, agreement, costs, left, operations, found, least_s, felt_s)
 
 
 def _workers(

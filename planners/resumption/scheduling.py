@@ -14,7 +14,7 @@ from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch, follow, mea
 from .operations import NONE, F
 
 ALIKE = 1e-7  # tails that differ by less, of the longest
-MANY = 100_000  # of so many operations the first schedule is taken
+MANY = 40_000  # of so many operations the first schedule is taken
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
