@@ -735,19 +735,12 @@ def announcements_of(message: Epoch, plan: Plan, joining: Collection[str]) -> It
 
 
 def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
-    left = [one for number in range(len(rest.workers)) for one in rest.operations(number, plan)]
-    sealed = {layer for layers in rest.sealed for layer in range(*layers)}
-    kept = 0
-    for number, worker in enumerate(plan.live_workers()):
-        kept += 2 * sum(len(runs) for runs in rest.kept(number, plan).values())
-        kept += sum(1 if after == "F" else 2 for after in rest.taken_up(number, plan).values())
-        if sealed.issuperset(range(*plan.stage_of(worker).layers)):
-            kept += sum(one.kind != "W" for one in worker.operations())
+    tokens = [token for worker in rest.workers for token in worker.order.split()]
     return IterationResumed(
         iteration=rest.iteration,
-        kept=kept,
-        left=len(left),
-        again=sum(not one.accumulates for one in left),
+        kept=rest.passes_kept(plan),
+        left=len(tokens),
+        again=sum(token.endswith("~") for token in tokens),
         resent=len(rest.sends),
         copied=len(rest.copies),
         sealed=print_layers(rest.sealed) if rest.sealed else "",
