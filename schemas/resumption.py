@@ -8,7 +8,7 @@ of what layer b - 1 gives.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from .display import Displayed
@@ -294,7 +294,9 @@ class Rest:
 
     def standing_of(self, number: int) -> Standing:
         """What the live worker `number` of the plan has."""
-        return next(one for one in self.standings if one.worker == self.workers[number].worker)
+        name = self.workers[number].worker
+        beside = self.standings[number : number + 1]  # usually in the order of the workers
+        return next(one for one in chain(beside, self.standings) if one.worker == name)
 
     def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
         """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
@@ -316,7 +318,7 @@ class Rest:
         offsets, count = _offsets(plan), 0
         for own, worker in zip(self.workers, plan.live_workers(), strict=True):
             standing, stage = standings[own.worker], plan.stage_of(worker).layers
-            order = parse_rest_order(own.order, worker.pipeline, stage)
+            order = parse_rest_order(own.order, worker.pipeline, stage) if standing.stashes else ()
             count += 2 * sum(map(len, _kept(standing, (*own.given_up, *self.sealed), stage).values()))
             count += sum(1 if last == "F" else 2 for last in _taken_up(standing, order, offsets, stage).values())
             if sealed.issuperset(range(*stage)):

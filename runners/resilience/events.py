@@ -228,7 +228,7 @@ class IterationResumed(Announcement):
     Attributes:
         kept: forward and backward passes, each of a micro-batch at a worker, whose work stays: what is in the workers'
             parts of the sums, in sums of whole stages that have ended, or under way where somebody goes on with it.
-        left: operations that are yet to be run.
+        left: passes that are yet to be run.
         again: those of them that are run again, only for the messages that come of them.
         resent: messages that are sent again.
         copied: sums of gradients that go to workers that lack them.
@@ -249,7 +249,7 @@ class IterationResumed(Announcement):
         """How much is kept, and what is left."""
         again = f", {self.again} of them again" if self.again else ""
         sealed = f"; of {self.sealed} the sums are there" if self.sealed else ""
-        kept = f"{counted(self.kept, 'pass', 'es')} kept, {counted(self.left, 'operation')} left"
+        kept = f"{self.kept} passes kept, {self.left} left"
         return f"iteration {self.iteration} goes on: {kept}{again}{sealed}"
 
 
@@ -735,12 +735,12 @@ def announcements_of(message: Epoch, plan: Plan, joining: Collection[str]) -> It
 
 
 def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
-    tokens = [token for worker in rest.workers for token in worker.order.split()]
+    orders = [one.order for one in rest.workers]
     return IterationResumed(
         iteration=rest.iteration,
         kept=rest.passes_kept(plan),
-        left=len(tokens),
-        again=sum(token.endswith("~") for token in tokens),
+        left=sum(order.count(kind) for order in orders for kind in "FIB"),
+        again=sum(order.count("~") for order in orders),
         resent=len(rest.sends),
         copied=len(rest.copies),
         sealed=print_layers(rest.sealed) if rest.sealed else "",
