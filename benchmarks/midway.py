@@ -100,6 +100,7 @@ class Case:
         kind, clip_norm: of the training.
         log_memory: as of TrainingConfig.
         operation_s: of a paced operation.
+        deaths: strikes until the dead are replaced.
         both: every strike twice, with and without what is left.
     """
 
@@ -109,6 +110,7 @@ class Case:
     clip_norm: float | None = None
     log_memory: float | None = None
     operation_s: float = 0.012
+    deaths: int = 1
     both: bool = False
 
 
@@ -214,7 +216,7 @@ class Job:
         self.plan = case.plan(case.operation_s)
         self.reference = Reference(case.kind, case.clip_norm, self.plan.total_microbatches())
         self.is_whole = False  # whether all is done again
-        self.saved: dict[int, Path] = {}
+        self.dead: list[str] = []
         self._checked = 0
         script = script_in(folder, case.kind, case.clip_norm)
         every = 0 if case.both else 1
@@ -254,12 +256,13 @@ class Job:
             since,
         )
 
-    def replace(self, names: list[str]) -> None:
-        """Start replacements, and wait until everybody trains."""
+    def replace(self) -> None:
+        """Start replacements of the dead, and wait until everybody trains."""
         since = len(self.said)
-        for name in names:
+        for name in self.dead:
             self.process.processes[name].join(60)
             self.process.start(name)
+        self.dead.clear()
         self.await_event("iteration", since, live_workers=len(self.plan.live_workers()))
 
     def check(self) -> dict[str, float]:
@@ -313,8 +316,10 @@ class Strike:
     killed: dict[str, float] = field(default_factory=dict)
 
     def live(self) -> list[str]:
-        """The workers that could be killed."""
-        return sorted(set(self.job.process.processes) - set(self.killed))
+        """The workers that may be killed: nobody who is the last of a stage."""
+        left = sorted(set(self.job.process.processes) - set(self.job.dead))
+        stages = [name.split("/")[1] for name in left]
+        return [name for name in left if stages.count(name.split("/")[1]) > 1]
 
     def wait(self) -> None:
         """Until the moment."""
@@ -327,13 +332,14 @@ class Strike:
         process = self.job.process.processes[name]
         if self.moment is None:
             fuse = self.job.folder / "fuses" / str(process.pid)
-            fuse.with_suffix(".part").write_text(f"{self.chance.random() * 0.002}")
+            fuse.with_suffix(".part").write_text(f"{self.chance.random() * 0.0015}")
             fuse.with_suffix(".part").rename(fuse)
             process.join(MOST_S)
             self.killed[name] = float(fuse.with_suffix(".dead").read_text())
         else:
             self.killed[name] = time.perf_counter()
             self.job.process.signal(name, signal.SIGKILL)
+        self.job.dead.append(name)
 
 
 def one_dies(strike: Strike) -> list[str]:
@@ -372,7 +378,8 @@ def one_dies_for_a_newcomer(strike: Strike) -> list[str]:
     first = one_dies(strike)
     job.await_event("recovered", since)
     job.process.start(first[0])
-    second = strike.chance.choice([name for name in strike.live() if name != first[0]])
+    second = strike.chance.choice(strike.live())
+    job.dead.clear()
     strike.moment = strike.chance.random()
     time.sleep(strike.moment * 1.2)
     strike.kill(second)
@@ -380,16 +387,16 @@ def one_dies_for_a_newcomer(strike: Strike) -> list[str]:
 
 
 CASES = {
-    "alike": Case(alike_plan, one_dies),
-    "split": Case(split_plan, one_dies),
-    "clip": Case(alike_plan, one_dies, clip_norm=0.01),
-    "ties": Case(alike_plan, one_dies, "tied"),
-    "buffers": Case(alike_plan, one_dies, "buffers"),
-    "log": Case(alike_plan, one_dies, log_memory=100_000),
+    "alike": Case(alike_plan, one_dies, deaths=3),
+    "split": Case(split_plan, one_dies, deaths=3),
+    "clip": Case(alike_plan, one_dies, clip_norm=0.01, deaths=3),
+    "ties": Case(alike_plan, one_dies, "tied", deaths=3),
+    "buffers": Case(alike_plan, one_dies, "buffers", deaths=3),
+    "log": Case(alike_plan, one_dies, log_memory=20_000, deaths=3),
     "unlike": Case(unlike_plan, one_dies),
     "second": Case(alike_plan, second_dies),
     "join": Case(alike_plan, one_dies_for_a_newcomer),
-    "staggered": Case(staggered_plan, one_dies),
+    "staggered": Case(staggered_plan, one_dies, deaths=3),
     "neighbours": Case(staggered_plan, neighbours_die),
     "moments": Case(alike_plan, one_dies, operation_s=0.06, both=True),
 }
@@ -441,7 +448,8 @@ def struck(strike: Strike) -> dict[str, Any]:
         "redone": _fields(job.said[since : at + 1], "redo"),
     }
     worst = job.check()
-    job.replace([name for name in strike.killed if not job.process.processes[name].is_alive()])
+    if len(job.dead) >= job.case.deaths:
+        job.replace()
     return {**row, "worst": worst}
 
 

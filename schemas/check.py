@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -175,7 +175,7 @@ def check_plan(plan: Plan) -> list[Violation]:
     cells = _number_cells(table)
     run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
     if run is not None:
-        return _over_limit(plan, run.peaks) + _wrong_prediction(table, _RowTimes(run.start_s, run.end_s), run.peaks)
+        return _over_limit(plan, run.peaks) + _wrong_prediction(table, RowTimes(run.start_s, run.end_s), run.peaks)
     problems = _foreign(table, cells) or _incomplete(cells)
     if problems:
         return problems
@@ -194,7 +194,7 @@ def check_plan(plan: Plan) -> list[Violation]:
             problems.append(Violation(table.path(later[cell]), message))
     if problems:
         return problems
-    times = _propagate(table, *_messages(cells, forward, backward))
+    times = propagate(table, *_messages(cells, forward, backward))
     if isinstance(times, Violation):
         return [times]
     peaks = _peak_memory(table)
@@ -211,7 +211,7 @@ def makespan_of(plan: Plan) -> float:
     """The makespan of a valid plan in s, whatever it predicts."""
     table = _tabulate(plan)
     _, start_s, end_s = timed_operations(plan)
-    return _makespan_and_period(table, _RowTimes(start_s, end_s))[0]
+    return _makespan_and_period(table, RowTimes(start_s, end_s))[0]
 
 
 def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
@@ -225,8 +225,8 @@ def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
 
 def _times_in_waves(table: _OrderColumns, cells: _Cells) -> tuple[Floats, Floats]:
     forward, backward, _ = _rows_by_cell(cells)
-    times = _propagate(table, *_messages(cells, forward, backward))
-    assert isinstance(times, _RowTimes), "the plan deadlocks"
+    times = propagate(table, *_messages(cells, forward, backward))
+    assert isinstance(times, RowTimes), "the plan deadlocks"
     return times.start_s, times.end_s
 
 
@@ -332,14 +332,44 @@ def _rows_by_cell(cells: _Cells) -> tuple[Ints, Ints, Ints]:
 
 
 @dataclass(frozen=True)
-class _RowTimes:
+class RowTimes:
     """Start and end of every row, in s."""
 
     start_s: Floats
     end_s: Floats
 
 
-def _propagate(table: _OrderColumns, source: Ints, delay_s: Floats) -> _RowTimes | Violation:
+class Timed(Protocol):
+    """Operations that take time, one after the other at each worker: what `propagate` asks of columns."""
+
+    @property
+    def counts(self) -> Ints:
+        """Operations of each worker, which stand together."""
+
+    @property
+    def first(self) -> Ints:
+        """The row of each worker's first operation, were there one."""
+
+    @property
+    def busy(self) -> Ints:
+        """The workers that have operations."""
+
+    @property
+    def worker(self) -> Ints:
+        """Each operation's worker."""
+
+    @property
+    def duration_s(self) -> Floats:
+        """Each operation's duration in s."""
+
+    def name(self, row: int) -> str:
+        """An operation in words."""
+
+    def path(self, row: int) -> str:
+        """The JSON pointer of the order that holds an operation."""
+
+
+def propagate(table: Timed, source: Ints, delay_s: Floats) -> RowTimes | Violation:
     """When each row starts and ends if none waits for longer than it must, or the deadlock that keeps some from it.
 
     As Kahn's algorithm goes, in waves: each starts the next row of every worker whose message has been sent.
@@ -365,7 +395,7 @@ def _propagate(table: _OrderColumns, source: Ints, delay_s: Floats) -> _RowTimes
         left = row < stop
         if not left.all():
             row, stop, free_s = row[left], stop[left], free_s[left]
-    return _RowTimes(start_s, end_s[:-1])
+    return RowTimes(start_s, end_s[:-1])
 
 
 def _messages(cells: _Cells, forward: Ints, backward: Ints) -> tuple[Ints, Floats]:
@@ -393,7 +423,7 @@ def _link_delays(plan: Plan) -> tuple[Floats, Floats]:
     return inside_s, between_s
 
 
-def _deadlock(table: _OrderColumns, blocked: Ints, source: Ints) -> Violation:
+def _deadlock(table: Timed, blocked: Ints, source: Ints) -> Violation:
     """Follow who waits for whom from the first blocked row (one of each worker) until a worker comes up twice."""
     first_of = {int(table.worker[row]): int(row) for row in blocked}
     worker = int(table.worker[blocked[0]])
@@ -430,7 +460,7 @@ def _over_limit(plan: Plan, peaks: Floats) -> list[Violation]:
     return problems
 
 
-def _wrong_prediction(table: _OrderColumns, times: _RowTimes, peaks: Floats) -> list[Violation]:
+def _wrong_prediction(table: _OrderColumns, times: RowTimes, peaks: Floats) -> list[Violation]:
     prediction = table.plan.prediction
     if prediction is None:
         return []
@@ -490,7 +520,7 @@ def _wrong_bound(prediction: Prediction, iteration: float) -> list[Violation]:
     return problems
 
 
-def _makespan_and_period(table: _OrderColumns, times: _RowTimes) -> tuple[float, float]:
+def _makespan_and_period(table: _OrderColumns, times: RowTimes) -> tuple[float, float]:
     """When all gradients are summed and all have stepped; and the longest window."""
     plan = table.plan
     live = np.array([not worker.failed for worker in plan.workers])

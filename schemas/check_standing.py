@@ -100,4 +100,4 @@ def _wrong_numbers(numbers: tuple[int, ...], microbatches: int, where: str) -> I
 
 
 def _ascend(numbers: Sequence[int]) -> bool:
-    return all(one < other for one, other in pairwise(numbers))
+    return list(numbers) == sorted(set(numbers))

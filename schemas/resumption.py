@@ -8,7 +8,7 @@ of what layer b - 1 gives.
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from .display import Displayed
@@ -294,7 +294,9 @@ class Rest:
 
     def standing_of(self, number: int) -> Standing:
         """What the live worker `number` of the plan has."""
-        return next(one for one in self.standings if one.worker == self.workers[number].worker)
+        name = self.workers[number].worker
+        beside = self.standings[number : number + 1]  # usually in the order of the workers
+        return next(one for one in chain(beside, self.standings) if one.worker == name)
 
     def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
         """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
@@ -310,6 +312,9 @@ class Rest:
 
     def taken_up(self, number: int, plan: Plan) -> dict[int, Literal["F", "I"]]:
         """The micro-batches under way with which the live worker `number` goes on, and what of them was done last."""
+        stashes = self.standing_of(number).stashes
+        if not stashes:
+            return {}
         stage = plan.stage_of(plan.live_workers()[number]).layers
         begun: set[int] = set()
         gone_on: set[int] = set()
@@ -317,7 +322,6 @@ class Rest:
             if one.accumulates and one.layers == stage:
                 microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
                 (begun if one.kind == "F" else gone_on).add(microbatch)
-        stashes = self.standing_of(number).stashes
         return {m: stash.after for stash in stashes for m in stash.microbatches if m in gone_on - begun}
 
 

@@ -9,6 +9,7 @@ from textwrap import wrap
 import numpy as np
 
 from ..schemas.columns import TimelineColumns, columns_of
+from ..schemas.orders import KINDS
 from ..schemas.quantities import print_number, print_time, time_unit
 from ..schemas.text import counted, joined, listed
 from .facts import GONE_AFTER, Drawable, lost_of, order_of
@@ -34,9 +35,10 @@ class IterationRecovery:
         resumed: whether it was gone on with, and not done anew, by the last epoch in it.
         broken_s, done_s: when the first worker was lost, or the first epoch began, and when the iteration was done.
         iterations: the time between both in iterations of the time that the next ones take; None: nobody knows.
-        kept, in_vain, again: operations of it that had been run and count, that had been run and were run again, and
-            that were run again for their messages alone.
-        in_vain_s: the time that workers had spent with those in vain.
+        kept, in_vain: forward and backward passes, each of a micro-batch at a worker, that had been run and count, and
+            that had been run and were run again.
+        again: operations that were run again for their messages alone.
+        in_vain_s: the time that workers had spent with what was in vain.
         events: what happened, in order.
     """
 
@@ -77,6 +79,7 @@ class _Broken:
         self.columns, self.iteration = columns, iteration
         self.epochs_s = _breaks(columns, iteration)
         self.own = (columns.iteration == iteration) & columns.is_computed
+        self.passes = self.own & (columns.kind != KINDS.index("W"))  # W is the rest of a backward pass
         self.start_s = float(columns.start_s[self.own].min())
         self.done_s = float(columns.end_s[columns.iteration == iteration].max())
         self.lost = lost_of(columns)
@@ -87,7 +90,7 @@ class _Broken:
         self.broken_s = min([*gone_s, self.epochs_s[0]])
 
     def told(self) -> IterationRecovery:
-        columns, before = self.columns, self.own & (self.columns.start_s < self.epochs_s[-1])
+        columns, before = self.columns, self.passes & (self.columns.start_s < self.epochs_s[-1])
         in_vain = self.own & self.lost
         return IterationRecovery(
             iteration=self.iteration,
@@ -96,7 +99,7 @@ class _Broken:
             done_s=self.done_s,
             iterations=self._iterations(),
             kept=int((before & ~self.lost).sum()),
-            in_vain=int(in_vain.sum()),
+            in_vain=int((self.passes & self.lost).sum()),
             again=int((self.own & columns.is_again).sum()),
             in_vain_s=float((columns.end_s - columns.start_s)[in_vain].sum()),
             events=tuple(self._events()),
@@ -157,14 +160,16 @@ class _Broken:
         """What was kept at an epoch, what was in vain, and what each worker ran after it."""
         columns = self.columns
         later_s = min((one for one in self.epochs_s if one > epoch_s), default=np.inf)
-        before = self.own & (columns.start_s < epoch_s)
-        new = before & self.lost & (columns.start_s >= max((s for s in self.epochs_s if s < epoch_s), default=-np.inf))
+        before = self.passes & (columns.start_s < epoch_s)
+        since_s = max((s for s in self.epochs_s if s < epoch_s), default=-np.inf)
+        new = before & self.lost & (columns.start_s >= since_s)
         stays = int((before & ~self.lost).sum())
-        spent_s = float((columns.end_s - columns.start_s)[new].sum())
+        work = self.own & self.lost & (since_s <= columns.start_s) & (columns.start_s < epoch_s)
+        spent_s = float((columns.end_s - columns.start_s)[work].sum())
         by = Counter(columns.names[number] for number in columns.worker[new].tolist())
         whose = ", ".join(f"{count} of {name}" for name, count in sorted(by.items())[:MOST_WORKERS])
         vain = f"{int(new.sum())} ({whose}), {print_time(spent_s)} of work" if whose else "nothing"
-        yield f"kept: {counted(stays, 'operation')}; in vain: {vain}"
+        yield f"kept: {counted(stays, 'forward and backward pass', 'es')}; in vain: {vain}"
         ahead = (columns.start_s < epoch_s) & (columns.iteration > self.iteration) & columns.is_computed & self.lost
         if ahead.any():
             yield f"of the iterations after it {counted(int(ahead.sum()), 'operation')} had been run ahead, in vain"

@@ -34,6 +34,7 @@ class CrewCosts:
         bytes: an activation, a stash after I, and the limit, workers x 3.
         pipeline: of each worker.
         origin: the pipeline of each micro-batch.
+        rank: of each micro-batch, by its number in its pipeline, then by pipelines.
         inside_s: delay over each boundary within each pipeline, pipelines x boundaries.
         between_s: the same between pipelines, by that of the micro-batch.
         parts: in which gradients are summed, those that are sealed among them.
@@ -50,6 +51,7 @@ class CrewCosts:
     bytes: Floats
     pipeline: Ints
     origin: Ints
+    rank: Ints
     inside_s: Floats
     between_s: Floats
     parts: Parts
@@ -130,6 +132,7 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
         bytes=np.array(sizes, dtype=np.float64),
         pipeline=np.array([worker.pipeline for worker in workers]),
         origin=np.repeat(np.arange(len(counts)), counts),
+        rank=np.argsort(np.argsort(np.concatenate([np.arange(count) for count in counts]), kind="stable")),
         inside_s=np.array([_over(plan, k, plan.links_of(k), cuts) for k in range(len(counts))]),
         between_s=np.array([_over(plan, k, plan.template_of(k).links, cuts) for k in range(len(counts))]),
         parts=parts,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..scheduling.forms import Form
-from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch
-from .operations import NONE, F, W
+from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch, follow, measure
+from .operations import NONE, F
+
+ALIKE = 1e-7  # tails that differ by less, of the longest
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class RestSchedule:
     """The numbers of the operations that each worker runs, in order; when each begins, and what all take, in s."""
 
     orders: tuple[Ints, ...]
@@ -26,37 +29,57 @@ class Schedule:
     makespan_s: float
 
 
-def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> Schedule:
+def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> RestSchedule:
     """The best schedule found; of infinite length where memory limits let none end."""
     work = _work(costs, operations, form)
     space = _space(len(costs.held), len(operations.unit), form)
     run: Any = form.kernel(dispatch)
-    tails_s = tails(costs, operations)
-    best = None
-    for priority, wait in _rules(operations, tails_s):
-        run(tuple(work), tuple(space), form.floats(priority), wait)
-        made = _made(costs, operations, work, space)
-        if best is None or made.makespan_s < best.makespan_s:
-            best = made
-    assert best is not None
-    return best
+    made = []
+    for priority in _priorities(costs, operations, work, form):
+        run(tuple(work), tuple(space), form.floats(priority))
+        made.append(_made(costs, operations, work, space))
+    return min(made, key=lambda one: one.makespan_s)
 
 
-def _rules(operations: OperationTable, tails_s: Floats) -> list[tuple[Floats, float]]:
-    is_forward = operations.kind == F
-    by_tail = -tails_s
-    backward_first = by_tail + np.where(is_forward, 2 * float(tails_s.max(initial=0.0)) + 1, 0.0)
-    return [(priority, wait) for priority in (by_tail, backward_first) for wait in (0.0, 0.5)]
+def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
+    """The same orders where operations and messages take other times."""
+    work = _work(costs, operations, form)
+    space = _space(len(costs.held), len(operations.unit), form)
+    order = form.ints(np.concatenate(found.orders)) if np.isfinite(found.makespan_s) else space.order
+    form.kernel(follow)(tuple(work), tuple(space._replace(order=order)))
+    ended = np.isfinite(np.array(space.begin_s)).all() and np.isfinite(found.makespan_s)
+    makespan_s = costs.makespan_s(np.array(space.free_s)) if ended else float("inf")
+    return RestSchedule(found.orders, np.array(space.begin_s), makespan_s)
 
 
-def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> Schedule:
+def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork, form: Form) -> Iterator[Floats]:
+    """What has the longest tail first; and the same with I and B before F, which brings the first I back sooner.
+
+    Of alike ones those go first that are first in their pipelines, so that all stages take them in one order. Where
+    memory is short: I and B first, and F ahead whose I needs nothing from others, for what waits takes room meanwhile.
+    """
+    tail_s = form.float_space(len(operations.unit))
+    form.kernel(measure)(tuple(work), form.floats(costs.following_s), tail_s)
+    longest_s = max(tail_s, default=0.0)
+    rank = costs.rank[operations.units.microbatch[operations.unit]]
+    by_tail = -np.array(tail_s) + rank * (longest_s * ALIKE / max(1, len(costs.rank)))
+    later_s = np.where(operations.kind == F, 2 * longest_s + 1.0, 0.0)
+    yield by_tail
+    yield by_tail + later_s
+    if np.isfinite(costs.bytes[:, 2]).any():
+        backward = operations.units.backward[operations.unit]
+        waits = (operations.kind == F) & (backward != NONE) & (operations.maker[backward] != NONE)
+        yield by_tail + later_s * (1 + waits)
+
+
+def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> RestSchedule:
     counts = np.asarray(space.counts).reshape(-1, FIELDS)[:, -1].tolist()
-    order, start = np.array(space.order), list(work.start)
+    order, start = np.array(space.order, dtype=np.int64), list(work.start)
     orders = tuple(order[at : at + count] for at, count in zip(start, counts, strict=False))
     makespan_s = float("inf")
     if sum(counts) == len(operations.unit):
         makespan_s = costs.makespan_s(np.array(space.free_s))
-    return Schedule(orders, np.array(space.begin_s), makespan_s)
+    return RestSchedule(orders, np.array(space.begin_s), makespan_s)
 
 
 def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchWork:
@@ -95,29 +118,3 @@ def _space(workers: int, operations: int, form: Form) -> DispatchSpace:
         form.int_space(FIELDS * workers), form.float_space(workers), form.float_space(workers),
         form.float_space(workers), form.int_space(workers), form.int_space(workers),
     )  # fmt: skip
-
-
-def tails(costs: CrewCosts, operations: OperationTable) -> Floats:
-    """The longest chain from the start of each operation to the end of the iteration, in s."""
-    count = len(operations.unit)
-    next_own, next_other = np.full(count, NONE), np.full(count, NONE)
-    after, takes = operations.ahead != NONE, operations.maker != NONE
-    next_own[operations.ahead[after]] = np.flatnonzero(after)
-    next_other[operations.maker[takes]] = np.flatnonzero(takes)
-    found = costs.following_s[operations.worker] + operations.duration_s
-    order = _backwards(operations)
-    for number in order.tolist():
-        tail_s = found[number]
-        for other, delay_s in ((next_own[number], 0.0), (next_other[number], 1.0)):
-            if other != NONE:
-                delay = operations.delay_s[other] if delay_s else 0.0
-                tail_s = max(tail_s, found[other] + delay + operations.duration_s[number])
-        found[number] = tail_s
-    return found
-
-
-def _backwards(operations: OperationTable) -> Ints:
-    """An order in which each operation comes after those that wait for it: W, then I upwards, then F downwards."""
-    first = operations.units.first[operations.unit]
-    rank = np.where(operations.kind == W, 0, np.where(operations.kind == F, 2, 1))
-    return np.lexsort((np.where(operations.kind == F, -first, first), rank))

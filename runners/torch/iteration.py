@@ -717,7 +717,7 @@ def _agreement(sums: Sequence[float], counts: Sequence[float], squares: Sequence
 
 def splits_backward(instructions: Iterable[Instruction]) -> bool:
     """Whether a rank's instructions split the backward pass into I and W."""
-    return any(isinstance(one, Compute) and one.operation.kind == "I" for one in instructions)
+    return any(isinstance(one, Compute) and one.operation.kind in ("I", "W") for one in instructions)
 
 
 def groups_of(instructions: Iterable[Instruction]) -> set[tuple[int, ...]]:

@@ -292,9 +292,10 @@ class IterationProgress:
             held: its stage.
             ties: as of `lower`.
         """
-        sums, splits = self.sums, held.stage.is_split
+        sums = self.sums
         if sums is None:
-            return Standing(worker, held.layers_range, splits, ties=tuple(SharedLayers(tie) for tie in ties))
+            shared = tuple(SharedLayers(tie) for tie in ties)
+            return Standing(worker, held.layers_range, held.stage.is_split, ties=shared)
         for (number, layers), (last, _) in list(self._under_way.items()):
             if last == "I" and layers != held.layers_range:
                 held.stage.backward_weight((number, layers))
@@ -306,7 +307,7 @@ class IterationProgress:
         return Standing(
             worker,
             held.layers_range,
-            splits,
+            held.stage.is_split or "I" in stashes.values(),  # it was, though what is left here since then needs no I
             ledger_entries(sums.ledger),
             layer_runs(sums.sealed),
             stashes_of(stashes),

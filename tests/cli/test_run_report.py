@@ -27,6 +27,7 @@ from rtk.runners.resilience.events import (
     ExaminationBegun,
     GroupExamined,
     IterationCommitted,
+    IterationResumed,
     JobEnded,
     JobStarted,
     LayersCopied,
@@ -234,6 +235,20 @@ def test_the_cost_of_a_change_goes_to_what_caused_it() -> None:
     assert [one.cost for one in story.happenings] == ["", " · iteration 2 redone · 500 ms lost"]
     story.tell(replace(cost, reason="workers lost touch with each other"), now_s)
     assert str(story.happenings[-1]).endswith("workers lost touch with each other · iteration 2 redone · 500 ms lost")
+
+
+def test_an_iteration_that_went_on_is_not_called_redone() -> None:
+    """What stays of it has a line of its own."""
+    story = RunStory(facts())
+    resumed = IterationResumed(iteration=2, kept=40, left=8, again=2, resent=1, copied=3, sealed="layer 3")
+    for event in (FAILURE, epoch(2, 2, THREE), resumed, iteration(2, 2, 3.0)):
+        _, words = story.tell(event, NOON_S)
+        if event is resumed:
+            assert words is not None and words.endswith(
+                "iteration 2 goes on: 40 passes kept, 8 left, 2 of them again; of layer 3 the sums are there"
+            )
+    _, words = story.tell(Recovered(iteration=2, seconds=0.3, lost_s=0.5), NOON_S)
+    assert words == "recovered in 300 ms: iteration 2 resumed, 500 ms lost"
 
 
 def test_a_move_is_no_join(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,12 +55,32 @@ def test_a_failure_and_a_join(folder: Path) -> None:
     assert report["format"] == "rtk.report"
     assert report["iteration_time_s"] > healthy["iteration_time_s"] >= report["lower_bound_s"]
     timeline = read_document(str(folder / "s.json"), Timeline)
-    assert [event.kind for event in timeline.events] == ["failure", "epoch", "join", "epoch"]
+    assert [event.kind for event in timeline.events] == ["failure", "epoch", "resume", "join", "epoch"]
     told = rtk(*story, cwd=folder).stdout
     assert "failure 1/0" in told
     assert "iteration 1 done" in told
     slower = json.loads(rtk(*story, "--regroup", "1", "--json", cwd=folder).stdout)
     assert slower["iteration_time_s"] == pytest.approx(report["iteration_time_s"] + 2 * 0.95 / 5)
+
+
+def test_the_iteration_goes_on_where_it_was_unless_nothing_is_kept(folder: Path) -> None:
+    """By default nothing is done twice; with --log-memory 0 the iteration is done again, and the job ends later."""
+    story = ("simulate", "plan.json", "--inject", "kill.jsonl", "--iterations", "5")
+    told = rtk(*story, cwd=folder).stdout
+    assert "iteration 1 goes on" in told
+    anew = rtk(*story, "--log-memory", "0", cwd=folder).stdout
+    assert "goes on" not in anew
+    kept, lost = (json.loads(rtk(*story, *more, "--json", cwd=folder).stdout) for more in ((), ("--log-memory", "0")))
+    assert kept["iteration_time_s"] < lost["iteration_time_s"]
+
+
+def test_a_limited_log_needs_the_sizes_of_messages(folder: Path) -> None:
+    """--profile says them; without it the error says so."""
+    story = ("simulate", "plan.json", "--inject", "kill.jsonl", "--iterations", "5", "--log-memory", "1MB")
+    refused = rtk(*story, cwd=folder)
+    assert refused.returncode == 2
+    assert "at: --log-memory" in refused.stderr
+    assert rtk(*story, "--profile", "p.json", cwd=folder).returncode == 0
 
 
 def test_a_stage_that_is_lost_ends_with_5(folder: Path) -> None:

@@ -298,6 +298,29 @@ def test_restore_undoes_steps(name: str, before: int, after: int) -> None:
     assert held.checksums() == checksum
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sums_that_were_kept_make_the_same_step_again(name: str) -> None:
+    """A step that is undone is taken again from the sums that were kept with the state, whatever began meanwhile."""
+    held = small(OPTIMIZERS[name])
+    held.begin()
+    held.stage.forward(0, *data(0))
+    held.stage.backward(0)
+    held.share_buffers((0, 3), 1, is_lowest=True)
+    held.keep(with_sums=True)
+    checksum, sums = held.checksums(), [buffer.clone() for buffer in held.gradients.buffers]
+    steps = []
+    for number in (1, 2):
+        held.step(StepTerms(7.0, None, 0))
+        steps.append(held.checksums())
+        held.begin()
+        held.stage.forward(number, *data(number))
+        held.stage.backward(number)
+        held.restore()
+        assert held.checksums() == checksum
+        assert all(map(torch.equal, held.gradients.buffers, sums))
+    assert steps[0] == steps[1]
+
+
 def test_keeping_again_takes_no_new_memory() -> None:
     """Every `keep` after the first writes into the storage of the one before; before it there is nothing to restore."""
     held = trained(1)

@@ -24,6 +24,7 @@ from rtk.runners.torch.progress import IterationProgress
 from rtk.runners.torch.resume import SumTaker
 from rtk.runners.torch.stage import add_loss
 from rtk.runners.torch.ties import ties_of, trained_together
+from rtk.runners.torch.trees import Named, Tree
 from rtk.schemas.check_rest import check_rest
 from rtk.schemas.check_standing import check_standing
 from rtk.schemas.conditions import HEALTHY
@@ -51,21 +52,25 @@ class Block(nn.Module):
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
 
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Map rows to rows."""
-        value = value + self.dropout(torch.tanh(self.linear(self.norm(value))))
+    def forward(self, value: Tree, shift: torch.Tensor | None = None) -> Tree:
+        """Map rows, and another tensor beside them where there is one, to such."""
+        rows, *beside = value if isinstance(value, tuple) else (value,)
+        rows = rows + self.dropout(torch.tanh(self.linear(self.norm(rows))))
+        rows = rows if shift is None else rows + shift
         if self.training:
-            self.mean.mul_(0.9).add_(value.detach().mean())
+            self.mean.mul_(0.9).add_(rows.detach().mean())
             self.count.add_(1)
         if self.adds:
-            add_loss(0.1 * value.square().mean())
-        return value
+            add_loss(0.1 * rows.square().mean())
+        return (rows, *(one * 0.5 + rows.mean(0) for one in beside)) if beside else rows
 
 
-def loss_of(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A sum over those rows whose target is positive, and their number."""
+def loss_of(output: Tree, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A sum over those rows whose target is not too small, and their number."""
+    rows, *beside = output if isinstance(output, tuple) else (output,)
     counts = (target > -1.5).double()
-    return ((output - target).square() * counts).sum(), counts.sum()
+    total = ((rows - target).square() * counts).sum()
+    return sum((one.square().sum() for one in beside), total), counts.sum()
 
 
 @dataclass(eq=False)
@@ -100,12 +105,18 @@ class Job:
         self.shared = self.template("all", 2)
         self.dp, self.microbatches = rng.randint(2, 3), rng.randint(1, 3)
         self.total, self.together = self.dp * self.microbatches, rng.randint(1, 3)
-        self.batch = [(torch.randn(2, WIDTH).double(), torch.randn(2, WIDTH).double()) for _ in range(self.total)]
-        self.samples = boundary_samples(self.layers, self.batch[0][0])
+        is_pair, is_named = rng.random() < 0.3, rng.random() < 0.3
+        self.batch = [self.microbatch(is_pair, is_named) for _ in range(self.total)]
+        self.samples = boundary_samples(self.layers, self.batch[0][0], self.batch[0][2])
+        self.hosted = {number for number in range(self.total) if rng.random() < 0.2}
         self.plan = self.alike_plan() if alike else self.unlike_plan(rng.randint(3, 6))
         self.crew = [self.member() for _ in self.plan.live_workers()]
         self.rests = self.redone = 0
         self.gone: list[Member] = []  # whose losses count, for what they are of is summed
+
+    def microbatch(self, is_pair: bool, is_named: bool) -> tuple[Tree, torch.Tensor, Named]:
+        rows, beside, target, shift = torch.randn(4, 2, WIDTH, dtype=torch.float64)
+        return (rows, beside[0]) if is_pair else rows, target, {"shift": shift} if is_named else {}
 
     def member(self) -> Member:
         self.names += 1
@@ -169,9 +180,8 @@ class Job:
 
     def build(self, worker: Worker) -> HeldStage:
         first, stop = self.plan.stage_of(worker).layers
-        layers = copy.deepcopy(self.layers)
-        return HeldStage(
-            layers,
+        held = HeldStage(
+            copy.deepcopy(self.layers),
             (first, stop),
             loss_of,
             lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
@@ -179,10 +189,12 @@ class Job:
             ties=self.ties,
             clip_norm=0.5,
         )
+        held.expect(self.batch[0][2])
+        return held
 
     def rank(self, number: int, program: Program, held: HeldStage, turns: Turns) -> Rank:
         first, stop = held.layers_range
-        held.adapt(splits_backward(program.instructions[number]))
+        held.adapt(splits_backward(program.instructions[number]), self.hosted)
         return Rank(
             program,
             number,
@@ -236,7 +248,8 @@ class Job:
         held.keep(with_sums=True)
         held.step(StepTerms(3.0, 1.0, 0))
         held.begin()
-        held.stage.forward("next", *((self.batch[0][0], self.batch[0][1]) if held.is_last else (self.batch[0][0],)))
+        inputs, target, named = self.batch[0]
+        held.stage.forward("next", inputs, target if held.is_last else None, named=named)
         held.restore()
 
     # Deaths
@@ -316,19 +329,21 @@ def compare(job: Job) -> None:
     whole = HeldStage(copy.deepcopy(job.layers), (0, job.depth), loss_of, lambda p: torch.optim.AdamW(p), is_last=True)
     whole.begin()
     wanted = torch.zeros(2, dtype=torch.float64)
-    for number, (inputs, target) in enumerate(job.batch):
-        wanted += whole.stage.forward(
-            number, inputs, target, partial(seed_randomness, whole.device, SEED, NUMBER, number)
-        )
+    for number, (inputs, target, more) in enumerate(job.batch):
+        seed = partial(seed_randomness, whole.device, SEED, NUMBER, number)
+        wanted += whole.stage.forward(number, inputs, target, seed, more)
         whole.stage.backward(number)
     held = [one.held for one in job.crew if one.held is not None]
     for one in held:
         mine, other = named(one), named(whole)
         for name, parameter in mine.items():
             assert_close(parameter.grad, other[name].grad, name)
-    told = [(number, loss) for one in job.crew for number, loss in one.losses.items() if loss[1] or not job.adds]
+    told, outlived = (
+        [(number, loss) for one in members for number, loss in one.losses.items() if loss[1] or not job.adds]
+        for members in (job.crew, job.gone)
+    )
     assert len(dict(told)) == len(told)
-    counted = {number: loss for one in job.gone for number, loss in one.losses.items()} | dict(told)
+    counted = dict(outlived) | dict(told)
     assert sorted(counted) == list(range(job.total))
     assert math.fsum(count for _, count in counted.values()) == wanted[1].item()
     if not job.adds:

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.stage import TorchStage
+from rtk.runners.torch.trees import Gradient
 
 WIDTH = 6
 GPT = GptConfig(blocks=2, width=8, heads=2, vocabulary=11, positions=5)
@@ -260,3 +261,75 @@ def test_stages_make_the_model() -> None:
     assert found.tolist() == [loss.item(), 1.0]
     for theirs, ours in zip(whole.parameters(), (*first.parameters(), *last.parameters()), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("name", ZOO)
+@given(is_split=st.booleans(), data=st.data())
+@settings(max_examples=3)
+def test_parts_of_a_stage_are_the_stage(name: str, is_split: bool, data: st.DataObject) -> None:
+    """Its layers run part by part, each with its own F, I and W or B, give what they give together."""
+    (layers, inputs), (others, _) = make(name), make(name)
+    whole, cut = TorchStage(layers, None, is_split), TorchStage(others, None, is_split)
+    place = data.draw(st.integers(0, len(layers)))
+    parts = [part for part in (range(place), range(place, len(layers))) if part]
+    torch.manual_seed(7)
+    output = whole.forward(0, inputs[0])
+    torch.manual_seed(7)
+    value = inputs[0]
+    for part in parts:
+        value = cut.forward((0, part), value, part=part)
+    assert torch.equal(value, output)
+    gradient: Gradient | None = torch.randn_like(output)
+    wanted = run_backward(whole, 0, gradient, is_split)
+    for part in reversed(parts):
+        gradient = run_backward(cut, (0, part), gradient, is_split)
+    assert (gradient is None) == (wanted is None)
+    assert gradient is None or torch.equal(some(gradient), some(wanted))
+    for one, other in zip(nn.ModuleList(layers).parameters(), nn.ModuleList(others).parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        assert one.grad is None or torch.allclose(one.grad, some(other.grad), rtol=1e-13, atol=1e-14)
+
+
+def run_backward(stage: TorchStage, key: object, gradient: Gradient | None, is_split: bool) -> Gradient | None:
+    found = stage.backward_input(key, gradient) if is_split else stage.backward(key, gradient)
+    if is_split:
+        stage.backward_weight(key)
+    return found
+
+
+def some(gradient: Gradient | None) -> torch.Tensor:
+    assert isinstance(gradient, torch.Tensor)
+    return gradient
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_backward_pass_for_the_message_alone_leaves_gradients_as_they_are(name: str, is_split: bool) -> None:
+    """It gives the gradient of the input, and nothing is added to parameters, which keep their tensors, or put off."""
+    layers, inputs = make(name)
+    stage = TorchStage(layers, None, is_split)
+    gradients: list[Gradient | None] = []
+    for key in (0, 1, 2):
+        torch.manual_seed(7)
+        output = stage.forward(key, inputs[0])
+        gradient = torch.ones_like(output)
+        if key == 1:
+            before = [(one.grad, None if one.grad is None else one.grad.clone()) for one in stage.parameters()]
+            gradients.append(stage.backward_message(key, gradient))
+            for one, (tensor, value) in zip(stage.parameters(), before, strict=True):
+                assert one.grad is tensor
+                assert value is None or torch.equal(some(tensor), value)
+        else:
+            gradients.append(run_backward(stage, key, gradient, is_split))
+    assert not stage.held_keys()
+    assert all((one is None) == (gradients[0] is None) for one in gradients)
+    assert gradients[0] is None or torch.equal(some(gradients[0]), some(gradients[1]))
+
+
+def test_a_reentrant_checkpoint_can_be_run_for_the_message_alone() -> None:
+    """Though torch refuses to give the gradients of some tensors alone there."""
+    layers = [nn.Linear(WIDTH, WIDTH), Wrap(lambda x, f: checkpoint(f, x, use_reentrant=True), nn.Linear(WIDTH, WIDTH))]
+    stage = TorchStage([layer.double() for layer in layers])
+    output = stage.forward(0, numbers())
+    assert stage.backward_message(0, torch.ones_like(output)) is not None
+    assert all(one.grad is None for one in stage.parameters())

@@ -111,7 +111,7 @@ def test_a_recovery_is_told_event_by_event() -> None:
         "Iteration 1 was broken off and was gone on with",
         "failure 1/0: connection closed",
         "had begun 4 s before; of its operations 5 had been begun, 2 by 1/0",
-        "kept: 3 operations; in vain: 2 (2 of 1/0), 2 s of work",
+        "kept: 3 forward and backward passes; in vain: 2 (2 of 1/0), 2 s of work",
         "1 s later the first operation begins: B1 of 0/0",
         "run from here on: 0/0 4 (2 re-routed and 1 again for messages alone)",
         "iteration 1 is done, 6 s after the first loss",
