@@ -104,6 +104,19 @@ def rest_makespan_s(plan: Plan, seats: tuple[tuple[str, Place], ...], standings:
     return _found(plan, seats, standings, AS_PLANNED).schedule.makespan_s
 
 
+def warm_up(plan: Plan) -> None:
+    """Load now, in some seconds, the machine code that a large plan's rests need; small ones do without.
+
+    Args:
+        plan: one that is like those to follow.
+    """
+    operations = sum(1 + worker.order.count(" ") for worker in plan.live_workers() if worker.order)
+    if operations > INTERPRETED_OPERATIONS:
+        seats = tuple((worker.name, worker.place) for worker in plan.live_workers())
+        nothing = tuple(Standing(worker.name, plan.stage_of(worker).layers) for worker in plan.live_workers())
+        rest_makespan_s(plan, seats, nothing)
+
+
 def _found(
     plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[Standing, ...], slow: PlanConditions
 ) -> _Found:
