@@ -25,6 +25,7 @@ from rtk.benchmarks.common import write_result
 from rtk.planners.recovery.catalogue import NAMES, policy
 from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.recovery.rtk import most_microbatches, ways_of
+from rtk.planners.scheduling.forms import many_problems
 from rtk.planners.shape import Shape
 from rtk.profilers.analytic.estimate import profile_analytic
 from rtk.runners.replay.engine import replay
@@ -170,7 +171,8 @@ def main() -> None:
     asked = parser.parse_args()
     found = []
     for case in cases(asked.only):
-        one = compared(case, asked.policies.split(","), QUICK_S if asked.quick else None)
+        with many_problems():
+            one = compared(case, asked.policies.split(","), QUICK_S if asked.quick else None)
         found.append(one)
         ratio, best = one["rtk_over_best_single"], one["best_single"]
         print(

@@ -353,6 +353,18 @@ def fastest_sizes(
     return _MultisetSearch(sizes, rooms, ending, nodes).best(numbers, likely)
 
 
+def fastest_of_each_number(
+    templates: Templates, paces: Sequence[Pace], ending: Ending, nodes: int, microbatches: int, multiple_of: int = 1
+) -> Iterator[tuple[int, ...]]:
+    """The sizes that `fastest_sizes` would find with each number of pipelines that can fill the nodes."""
+    sizes = np.arange(len(_usable(templates, nodes))) + templates.smallest
+    rooms = _Rooms(paces[: len(sizes)], microbatches // multiple_of, multiple_of)
+    for number in range(fewest_pipelines(templates, nodes), min(nodes // templates.smallest, rooms.units) + 1):
+        search = _MultisetSearch(sizes, rooms, ending, nodes)
+        if number * templates.smallest <= nodes <= number * int(sizes[-1]):
+            yield search.best(range(number, number + 1))
+
+
 @dataclass(frozen=True)
 class _FillingWithEnding:
     """A multiset, the least deadline by which it has done all, and the ending behind it, in s."""

@@ -36,7 +36,7 @@ from .assignment import (
     reinstantiate,
     require_all_layers,
 )
-from .instantiation import fastest_sizes, fewest_pipelines
+from .instantiation import fastest_of_each_number, fastest_sizes, fewest_pipelines
 from .pace import connection_of, ending_of, paces_of
 from .plan import plan_of, templates_of
 
@@ -342,6 +342,15 @@ class Weighing:
         """
         sizes = self._fastest_sizes(nodes)
         return sizes, self._distributed(sizes)[0]
+
+    def near_fastest(self, nodes: int, within: float) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The same of each number of pipelines, as far as they take at most such a part longer, the fastest first."""
+        self._fastest_sizes(nodes)  # says which batch would do
+        asked = self.templates, self._paces, self._ending, nodes, self.batch.microbatches, self.batch.multiple_of
+        known = {sizes: self._distributed(sizes) for sizes in fastest_of_each_number(*asked)}
+        least_s = min(iteration_s for _, iteration_s in known.values())
+        near = [sizes for sizes, (_, iteration_s) in known.items() if iteration_s <= least_s * (1 + within)]
+        return [(sizes, known[sizes][0]) for sizes in sorted(near, key=lambda sizes: known[sizes][1])]
 
     def chosen(self, standing: SurvivingNodes, pays_within: int) -> Choice:
         """The pipelines that have done `pays_within` iterations first; where that is 0 or unknown, the steps'.

@@ -198,7 +198,7 @@ class Oobleck:
 
     def __init__(self, job: TemplateJob, pays_within: int = PAYS_WITHIN) -> None:
         self._job, self._pays_within = job, pays_within
-        self._answers: dict[tuple[tuple[Part, ...], int], _Next] = {}
+        self._answers: dict[tuple[tuple[Part, ...], int, int], _Next] = {}
         self._beginnings: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def begin(self, fleet: Fleet) -> TrainingState:
@@ -224,6 +224,10 @@ class Oobleck:
         Raises:
             InfeasibleError: nodes are too few, or hold not all layers, and nothing was saved.
         """
+        return self.answer(standing, moment, self._pays_within)
+
+    def answer(self, standing: TrainingState, moment: Moment, pays_within: int) -> Transition:
+        """The same, where new pipelines must have paid within so many iterations; 0: only the paper's steps."""
         formation = cast("OobleckLayout", standing.formation)
         if not formation.pipelines:
             return self._restarted(moment.fleet, lost=False)
@@ -238,7 +242,7 @@ class Oobleck:
             return (self._stopped(standing, holds_all),)
         if not holds_all:
             return self._restarted(moment.fleet, lost=True)
-        return (self._reconfigured(situation),)
+        return (self._reconfigured(situation, pays_within),)
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines, in 1F1B."""
@@ -322,10 +326,14 @@ class Oobleck:
         if used < self._weighing.sizes.least:
             return TrainingState(OobleckLayout(), None, 0, 0)
         if used not in self._beginnings:
-            self._beginnings[used] = self._weighing.anew(used)
+            self._beginnings[used] = self._anew(used)
         sizes, microbatches = self._beginnings[used]
         coming = iter(nodes)
         return self._standing(tuple(tuple(islice(coming, size)) for size in sizes), microbatches)
+
+    def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The fastest pipelines of so many nodes: their sizes and their micro-batches."""
+        return self._weighing.anew(nodes)
 
     def _usable(self, nodes: int) -> int:
         """How many of so many nodes the job uses."""
@@ -380,11 +388,11 @@ class Oobleck:
         for n in range(len(situation.joining)):
             yield CrewNode(name_of((JOINS, n)), None, None)
 
-    def _reconfigured(self, situation: _Situation) -> StateChange:
-        key = situation.parts, len(situation.joining)
+    def _reconfigured(self, situation: _Situation, pays_within: int) -> StateChange:
+        key = situation.parts, len(situation.joining), pays_within
         if key not in self._answers:
             crew = Crew(tuple(size for size, _ in situation.parts), tuple(self._crew(situation)))
-            self._answers[key] = _next(self._weighing.chosen(crew, self._pays_within))
+            self._answers[key] = _next(self._weighing.chosen(crew, pays_within))
         found = self._answers[key]
         standing = self._standing(situation.named(found.seats), found.microbatches)
         pauses = failing_over if situation.failed else regrouping

@@ -79,6 +79,8 @@ from .slipstream import GridJob, SlipStream
 # Templates are made up to so many times the smallest one's nodes, for longer pipelines are hardly ever best; and up to
 # where the slowest stage leaves the others idle for more of the time.
 MOST_TIMES, MOST_IDLE = 8, 0.15
+# Pipelines that are so much slower by their paces may be faster with all sums; and so much slower is hardly slower.
+NEARLY, HARDLY = 0.02, 0.005
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,13 @@ class UnlikeZeroBubble:
         held = _held(standing)
         steps = self._oobleck.react(held.base, moment)
         if steps:
-            return tuple(replace(step, standing=self._under(step.standing, moment.fleet)) for step in steps)
+            return self._all_under(steps, moment.fleet)
         same = self._under(held.base, moment.fleet, held.kinds)
         return () if same == standing else (paced(same),)
+
+    def mended(self, standing: TrainingState, moment: Moment) -> Transition:
+        """What the paper does where nodes are lost: most pipelines stay as they are, though others may be faster."""
+        return self._all_under(self._oobleck.answer(_held(standing).base, moment, pays_within=0), moment.fleet)
 
     def adapted(self, standing: TrainingState, believed: Fleet, fleet: Fleet) -> TrainingState:
         """The same nodes in the same places, with micro-batches and orders for what is believed to be slow there.
@@ -161,6 +167,9 @@ class UnlikeZeroBubble:
         pipelines = _oobleck_layout(_held(standing).base).pipelines
         rows = ((names, self._oobleck.layers[len(names)]) for names in pipelines)
         return {name: layers for names, held in rows for name, layers in zip(names, held, strict=True)}
+
+    def _all_under(self, steps: Transition, fleet: Fleet) -> Transition:
+        return tuple(replace(step, standing=self._under(step.standing, fleet)) for step in steps)
 
     def _under(self, base: TrainingState, fleet: Fleet, kinds: Layout | None = None) -> TrainingState:
         """A standing of Oobleck's as it is in this fleet, with its own micro-batches unless others are given."""
@@ -212,6 +221,18 @@ class _Oobleck(Oobleck):
             lambda nodes: templates.templates[nodes - templates.smallest],
             "zero-bubble",
         )
+
+    def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The fastest pipelines, sums over unlike stages included, which paces do not know; rather more of them.
+
+        The more there are, the less a failure touches.
+        """
+        near = [
+            (self.pipelines.seconds(tuple(map(PipelineKey, microbatches, sizes))), sizes, microbatches)
+            for sizes, microbatches in self._weighing.near_fastest(nodes, NEARLY)
+        ]
+        enough_s = min(near)[0] * (1 + HARDLY)
+        return max((one for one in near if one[0] <= enough_s), key=lambda one: len(one[1]))[1:]
 
     @cached_property
     def _paces(self) -> Sequence[Pace]:
@@ -522,6 +543,9 @@ class Rtk:
         found = [stays, urgent_of(stays), *self._adapts(standing, stays, moment, left_s)]
         found += self._spares(standing, moment, left_s)
         found += self._changes(self._job, standing, stays, moment, left_s)
+        mended = self._mended(standing, moment, left_s)
+        if mended and mended != stays:
+            found += [mended, *self._changes(self._job, standing, mended, moment, left_s)]
         return tuple(map(_saving, self._best(standing, found, moment, left_s)))
 
     def plan(self, standing: TrainingState) -> Plan | None:
@@ -592,6 +616,17 @@ class Rtk:
         lost = tuple(node for node in moment.lost if node not in formation.spared)
         return self._asked(formation, replace(moment, lost=lost, came=(*moment.came, *back)), spared, left_s)
 
+    def _mended(self, standing: TrainingState, moment: Moment, left_s: float) -> Transition:
+        """What the way in force does at least where nodes are lost, if it has a choice: so that less is done again."""
+        formation = _layout(standing)
+        policy = self._ways[formation.way].policy
+        if not isinstance(policy, UnlikeZeroBubble) or formation.spared or moment.believed.is_slow:
+            return ()
+        steps = policy.mended(formation.held, moment)
+        return tuple(
+            replace(step, standing=self._marked(step.standing, formation.way, frozenset(), left_s)) for step in steps
+        )
+
     def _adapts(
         self, standing: TrainingState, stays: Transition, moment: Moment, left_s: float
     ) -> Iterator[Transition]:
@@ -645,7 +680,8 @@ class Rtk:
         for spared in _sets(believed):
             there, known = _without(fleet, spared), _without(believed, spared)
             for number, way in enumerate(self._ways):
-                if not waits and (way.is_last or (number == _layout(now).way and not known.slow)):
+                stays = number == _layout(now).way and not known.slow and way.grid is not None
+                if not waits and (way.is_last or stays):
                     continue
                 nodes, asked_per_s = len(there.nodes), least_per_s * (1 + LEAST_GAIN * (way.grid is not None))
                 if not way.may_give(nodes, asked_per_s):

@@ -70,12 +70,7 @@ class _Table:
     def of(cls, costs: CrewCosts, left: Remaining, least: _Least) -> _Table:
         """All that is left."""
         heads_s, tails_s = _heads(left, least), _tails(left, least)
-        stashed = [
-            (piece, m, worker)
-            for worker, m in left.weights.tolist()
-            for piece in range(costs.first[worker], costs.stop[worker])
-        ]
-        alone = np.array(stashed, dtype=np.int64).reshape(-1, 3)
+        alone = _cells(costs, left.weights)
         rows = []
         for kind, has in enumerate((left.forward, left.backward, left.backward & left.counts)):
             piece, microbatch = np.nonzero(has)
@@ -89,6 +84,15 @@ class _Table:
         return cls(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
+def _cells(costs: CrewCosts, weights: Ints) -> Ints:
+    """The cells of stashes after I: (piece, micro-batch, worker), an array of n x 3."""
+    worker, microbatch = weights[:, 0], weights[:, 1]
+    counts = (costs.stop - costs.first)[worker]
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    piece = np.repeat(costs.first[worker], counts) + np.arange(len(before)) - before
+    return np.stack((piece, np.repeat(microbatch, counts), np.repeat(worker, counts)), axis=1)
+
+
 def bound_s(crew: Crew, costs: CrewCosts, left: Remaining) -> float:
     """The bound, in s; arguments as those of `operations_of`."""
     pieces = np.arange(len(costs.length))
@@ -100,12 +104,21 @@ def bound_s(crew: Crew, costs: CrewCosts, left: Remaining) -> float:
         float((table.head_s + table.lasts_s + table.tail_s).max(initial=0.0)),
         _begun_s(costs, table),
     ]
-    for first, stop in sorted({*zip(costs.first.tolist(), costs.stop.tolist(), strict=True), (0, len(pieces))}):
+    for first, stop in sorted({*zip(costs.first.tolist(), costs.stop.tolist(), strict=True), *_components(costs)}):
         mine = (first <= table.piece) & (table.piece < stop)
         speed = _speed(costs, least, holds, first, stop)
         found.append(_shared_s(table.head_s[mine], table.lasts_s[mine] / speed, table.tail_s[mine]))
     found += [_counted_s(table, piece, int(holds[:, piece].sum())) for piece in pieces.tolist()]
     return max(found)
+
+
+def _components(costs: CrewCosts) -> set[tuple[int, int]]:
+    """The pieces of each component."""
+    bounds = (
+        (int(costs.first[costs.component == n].min()), int(costs.stop[costs.component == n].max()))
+        for n in np.unique(costs.component).tolist()
+    )
+    return set(bounds)
 
 
 def _least(crew: Crew, costs: CrewCosts, holds: Flags) -> _Least:

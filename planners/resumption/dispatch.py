@@ -5,16 +5,17 @@ stages. Here chains begin and end anywhere, messages are there from the beginnin
 
 A worker that is free runs the F, I or B that has the least priority of those that are ready; an F only if memory admits
 it. If there is none it runs W, unless what is more urgent is about to come.
+
+Chains over unlike stages can wait for each other's memory in a circle, and what waits for memory elsewhere keeps its
+own. So where memory is limited a micro-batch can be let in as a whole: its first F runs once all the workers that will
+run its F have room for them, and then that is kept for it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
-
-if TYPE_CHECKING:
-    pass
 
 INFINITY = float("inf")
 NONE = -1
@@ -36,6 +37,9 @@ class DispatchWork(NamedTuple):
         takes_bytes, leaves_bytes: what it adds to memory when it starts, and when it ends.
         start: where each worker's operations stand in queues; array over the workers, and their end.
         held_bytes, limit_bytes: what is there at 0, and what may be; arrays over the workers.
+        microbatch: of each operation.
+        claim_start: where each micro-batch's claims stand, array over the micro-batches, and their end.
+        claim_worker, claim_bytes: what its F take, and where.
     """
 
     worker: Ints
@@ -51,6 +55,10 @@ class DispatchWork(NamedTuple):
     start: Ints
     held_bytes: Floats
     limit_bytes: Floats
+    microbatch: Ints
+    claim_start: Ints
+    claim_worker: Ints
+    claim_bytes: Floats
 
 
 class DispatchSpace(NamedTuple):
@@ -63,8 +71,11 @@ class DispatchSpace(NamedTuple):
         ready: of each worker, heaps of F, of I and B, and of W that can start, by priority; each kind a run of its own.
         order: what each worker has run.
         counts: of each worker, where `coming` begins and ends, the sizes of the heaps, and how many have run.
-        held_bytes, free_s, event_s: of each worker, its memory, its last end, and when it decides next.
+        held_bytes, free_s, event_s: of each worker, its memory, with what is claimed of it; its last end; and when it
+            decides next.
         heap, at: the workers, a heap by when they decide; and where each is in it.
+        is_in: of each micro-batch, whether it has been let in: 1 or 0.
+        by_claims: whether micro-batches are let in as a whole, 1 or 0; and how many workers wait for that.
     """
 
     missing: MutableInts
@@ -79,6 +90,8 @@ class DispatchSpace(NamedTuple):
     event_s: MutableFloats
     heap: MutableInts
     at: MutableInts
+    is_in: MutableInts
+    by_claims: MutableInts
 
 
 BEGIN, END, READY, RAN, FIELDS = 0, 1, 2, 5, 6  # fields of `counts`: those of the heaps are READY + kind
@@ -126,12 +139,14 @@ def put(heap: MutableInts, begin: int, size: int, operation: int, priority: Floa
 
 
 @kernel
-def take(heap: MutableInts, begin: int, size: int, priority: Floats) -> int:
-    """Take the first of a heap; it is one less then."""
-    found = heap[begin]
+def take(heap: MutableInts, begin: int, size: int, place: int, priority: Floats) -> int:
+    """Take what stands at a place of a heap, the first at 0; it is one less then."""
+    found = heap[begin + place]
     last = heap[begin + size - 1]
     size -= 1
-    at = 0
+    if place == size:
+        return found
+    at = place
     while 2 * at + 1 < size:
         below = 2 * at + 1
         one = heap[begin + below]
@@ -144,7 +159,7 @@ def take(heap: MutableInts, begin: int, size: int, priority: Floats) -> int:
             break
         heap[begin + at] = one
         at = below
-    heap[begin + at] = last
+    put(heap, begin, at, last, priority)
     return found
 
 
@@ -230,25 +245,39 @@ def look(work: DispatchWork, space: DispatchSpace, worker: int, now_s: float, pr
 
 @kernel
 def admits(work: DispatchWork, space: DispatchSpace, worker: int, operation: int) -> bool:
-    """Whether a worker has memory for an operation."""
-    return space.held_bytes[worker] + work.takes_bytes[operation] <= work.limit_bytes[worker]
+    """Whether there is memory for an F: at its worker, or at all that its micro-batch needs."""
+    if space.by_claims[0] == 0:
+        return space.held_bytes[worker] + work.takes_bytes[operation] <= work.limit_bytes[worker]
+    microbatch = work.microbatch[operation]
+    if space.is_in[microbatch] == 1:
+        return True
+    for claim in range(work.claim_start[microbatch], work.claim_start[microbatch + 1]):
+        one = work.claim_worker[claim]
+        if space.held_bytes[one] + work.claim_bytes[claim] > work.limit_bytes[one]:
+            return False
+    return True
 
 
 @kernel
-def pick(work: DispatchWork, space: DispatchSpace, worker: int, priority: Floats) -> int:
-    """The heap that a worker takes its next operation from, NONE: there is nothing that it could run now."""
+def pick(work: DispatchWork, space: DispatchSpace, worker: int, priority: Floats) -> tuple[int, int]:
+    """The heap and the place in it that a worker takes its next operation from; NONE: it could run nothing now."""
     counts, begin = space.counts, work.start[worker]
     operations = work.start[len(work.held_bytes)]
     size = FIELDS * worker + READY
-    forward = space.ready[begin] if counts[size] > 0 else NONE
-    if forward != NONE and not admits(work, space, worker, forward):
-        forward = NONE
+    forward, place = NONE, 0
+    for at in range(counts[size] if space.by_claims[0] == 1 else min(counts[size], 1)):
+        operation = space.ready[begin + at]
+        if forward != NONE and priority[forward] <= priority[operation]:
+            continue
+        if admits(work, space, worker, operation):
+            forward, place = operation, at
     if counts[size + 1] > 0:
         backward = space.ready[operations + begin]
-        return 1 if forward == NONE or priority[backward] <= priority[forward] else 0
+        if forward == NONE or priority[backward] <= priority[forward]:
+            return 1, 0
     if forward != NONE:
-        return 0
-    return 2 if counts[size + 2] > 0 else NONE
+        return 0, place
+    return (2, 0) if counts[size + 2] > 0 else (NONE, 0)
 
 
 @kernel
@@ -263,37 +292,56 @@ def next_arrival_s(work: DispatchWork, space: DispatchSpace, worker: int) -> flo
 
 
 @kernel
-def run(work: DispatchWork, space: DispatchSpace, worker: int, heap: int, now_s: float, priority: Floats) -> None:
-    """Run the first of a heap, and tell those that wait for it."""
+def let_in(work: DispatchWork, space: DispatchSpace, microbatch: int) -> None:
+    """Keep the memory for all that a micro-batch needs."""
+    if space.is_in[microbatch] == 0:
+        space.is_in[microbatch] = 1
+        for claim in range(work.claim_start[microbatch], work.claim_start[microbatch + 1]):
+            space.held_bytes[work.claim_worker[claim]] += work.claim_bytes[claim]
+
+
+@kernel
+def wake(space: DispatchSpace, now_s: float) -> None:
+    """There is more memory: who waits may have some."""
+    space.by_claims[1] = 0
+    for worker in range(len(space.event_s)):
+        if space.counts[FIELDS * worker + READY] > 0 and space.event_s[worker] > now_s:
+            decides_at(space, worker, max(space.free_s[worker], now_s))
+
+
+@kernel
+def run(
+    work: DispatchWork, space: DispatchSpace, worker: int, heap: int, place: int, now_s: float, priority: Floats
+) -> None:
+    """Run what stands at a place of a heap, and tell those that wait for it."""
     counts, begin = space.counts, work.start[worker]
     operations = work.start[len(work.held_bytes)]
     size = FIELDS * worker + READY + heap
-    operation = take(space.ready, heap * operations + begin, counts[size], priority)
+    operation = take(space.ready, heap * operations + begin, counts[size], place, priority)
     counts[size] -= 1
     end_s = now_s + work.duration_s[operation]
     space.begin_s[operation] = now_s
     space.order[begin + counts[FIELDS * worker + RAN]] = operation
     counts[FIELDS * worker + RAN] += 1
-    space.held_bytes[worker] += work.takes_bytes[operation] + work.leaves_bytes[operation]
+    if space.by_claims[0] == 0:
+        space.held_bytes[worker] += work.takes_bytes[operation]
+    elif work.takes_bytes[operation] > 0:
+        let_in(work, space, work.microbatch[operation])
+    space.held_bytes[worker] += work.leaves_bytes[operation]
     space.free_s[worker] = end_s
     decides_at(space, worker, end_s)
     if work.next_own[operation] != NONE:
         found(work, space, work.next_own[operation], end_s)
     if work.next_other[operation] != NONE:
         found(work, space, work.next_other[operation], end_s + work.delay_s[operation])
+    if space.by_claims[1] > 0 and work.leaves_bytes[operation] < 0:
+        wake(space, end_s)
 
 
 @kernel
-def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats) -> None:
-    """Schedule everything; `DispatchSpace.order` and `DispatchSpace.free_s` then hold it.
-
-    Args:
-        given, taken: `DispatchWork` and `DispatchSpace` as plain tuples, whose types numba finds out at once.
-        priority: of each operation; the least goes first.
-    """
-    work, space = DispatchWork(*given), DispatchSpace(*taken)
-    workers = len(work.held_bytes)
-    for worker in range(workers):
+def start_over(work: DispatchWork, space: DispatchSpace, by_claims: int) -> None:
+    """The state at time 0."""
+    for worker in range(len(work.held_bytes)):
         for field in range(FIELDS):
             space.counts[FIELDS * worker + field] = 0
         space.held_bytes[worker] = work.held_bytes[worker]
@@ -301,6 +349,10 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats) -
         space.event_s[worker] = INFINITY
         space.heap[worker] = worker
         space.at[worker] = worker
+    for microbatch in range(len(space.is_in)):
+        space.is_in[microbatch] = 0
+    space.by_claims[0] = by_claims
+    space.by_claims[1] = 0
     for operation in range(len(work.worker)):
         space.missing[operation] = work.awaits[operation]
         space.there_s[operation] = work.ready_s[operation]
@@ -308,17 +360,32 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats) -
     for operation in range(len(work.worker)):
         if work.awaits[operation] == 0:
             arrive(work, space, operation)
-    while workers > 0:
+
+
+@kernel
+def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, by_claims: int) -> None:
+    """Schedule everything; `DispatchSpace.order` and `DispatchSpace.free_s` then hold it.
+
+    Args:
+        given, taken: `DispatchWork` and `DispatchSpace` as plain tuples, whose types numba finds out at once.
+        priority: of each operation; the least goes first.
+        by_claims: 1: micro-batches are let in as a whole; 0: each F for itself.
+    """
+    work, space = DispatchWork(*given), DispatchSpace(*taken)
+    start_over(work, space, by_claims)
+    while len(space.heap) > 0:
         worker = space.heap[0]
         now_s = space.event_s[worker]
         if now_s == INFINITY:
             return
         look(work, space, worker, now_s, priority)
-        heap = pick(work, space, worker, priority)
+        heap, place = pick(work, space, worker, priority)
+        if by_claims == 1 and heap != 0 and space.counts[FIELDS * worker + READY] > 0:
+            space.by_claims[1] += 1
         if heap == NONE:
             decides_at(space, worker, next_arrival_s(work, space, worker))
-            continue
-        run(work, space, worker, heap, now_s, priority)
+        else:
+            run(work, space, worker, heap, place, now_s, priority)
 
 
 @kernel

@@ -115,7 +115,7 @@ def _found(
     felt = costs_of(crew, slow.under(plan), left.cuts, agreement.sealed) if slow else costs
     executor = route(crew, felt, left, form)
     operations = operations_of(crew, felt, left, executor)
-    found = schedule(felt, operations, form)
+    found = schedule(felt, operations, bound_s(crew, felt, left) * (1 + ROUNDING), form)
     felt_s = found.makespan_s
     if slow:
         operations = at_costs(costs, operations)

@@ -312,11 +312,9 @@ class _Fitting:
 
 
 def _held(crew: Crew, place: dict[int, int]) -> KeptMessages:
-    heads, numbers = [], []
-    for worker, standing in enumerate(crew.standings):
-        for one in standing.messages:
-            heads.append((worker, MESSAGE_KINDS.index(one.kind), place[one.boundary]))
-            numbers.append(one.microbatches)
+    rows = [(worker, one) for worker, standing in enumerate(crew.standings) for one in standing.messages]
+    heads = [(worker, int(one.kind == "gradient"), place[one.boundary]) for worker, one in rows]
+    numbers = [one.microbatches for _, one in rows]
     if not heads:
         nothing = np.zeros(0, dtype=np.int64)
         return KeptMessages(nothing, nothing, nothing, nothing)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..scheduling.forms import Form
+from ..scheduling.problem import ROUNDING
 from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch, follow, measure
 from .operations import NONE, F
 
 ALIKE = 1e-7  # tails that differ by less, of the longest
+MANY = 100_000  # of so many operations the first schedule is taken
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
@@ -29,22 +31,34 @@ class RestSchedule:
     makespan_s: float
 
 
-def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> RestSchedule:
-    """The best schedule found; of infinite length where memory limits let none end."""
+def schedule(costs: CrewCosts, operations: OperationTable, goal_s: float, form: Form) -> RestSchedule:
+    """The best schedule found; of infinite length where memory limits let none end.
+
+    Args:
+        costs: of the crew.
+        operations: what is to be ordered.
+        goal_s: a schedule this short is good enough.
+        form: how kernels run.
+    """
     work = _work(costs, operations, form)
-    space = _space(len(costs.held), len(operations.unit), form)
+    space = _space(len(costs.held), len(operations.unit), len(costs.origin), form)
     run: Any = form.kernel(dispatch)
-    made = []
-    for priority in _priorities(costs, operations, work, form):
-        run(tuple(work), tuple(space), form.floats(priority))
-        made.append(_made(costs, operations, work, space))
-    return min(made, key=lambda one: one.makespan_s)
+    best = None
+    for priority, by_claims in _rules(costs, operations, work, form):
+        run(tuple(work), tuple(space), form.floats(priority), by_claims)
+        made = _made(costs, operations, work, space)
+        if best is None or made.makespan_s < best.makespan_s:
+            best = made
+        if best.makespan_s <= goal_s or (len(operations.unit) > MANY and np.isfinite(best.makespan_s)):
+            break
+    assert best is not None
+    return best
 
 
 def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
     """The same orders where operations and messages take other times."""
     work = _work(costs, operations, form)
-    space = _space(len(costs.held), len(operations.unit), form)
+    space = _space(len(costs.held), len(operations.unit), len(costs.origin), form)
     order = form.ints(np.concatenate(found.orders)) if np.isfinite(found.makespan_s) else space.order
     form.kernel(follow)(tuple(work), tuple(space._replace(order=order)))
     ended = np.isfinite(np.array(space.begin_s)).all() and np.isfinite(found.makespan_s)
@@ -52,8 +66,29 @@ def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, for
     return RestSchedule(found.orders, np.array(space.begin_s), makespan_s)
 
 
+def _claims(operations: OperationTable, limit_bytes: Floats, microbatches: int) -> tuple[Ints, Ints, Floats]:
+    """What the F of each micro-batch take where there are limits: `claim_start`, `claim_worker` and `claim_bytes`."""
+    takes = np.flatnonzero((operations.takes_bytes > 0) & np.isfinite(limit_bytes[operations.worker]))
+    microbatch = operations.units.microbatch[operations.unit[takes]]
+    workers = int(operations.worker.max(initial=0)) + 1
+    claims, at = np.unique(microbatch * workers + operations.worker[takes], return_inverse=True)
+    sizes = np.zeros(len(claims))
+    np.add.at(sizes, at, operations.takes_bytes[takes])
+    start = np.searchsorted(claims, np.arange(microbatches + 1) * workers)
+    return start, claims % workers, sizes
+
+
+def _rules(
+    costs: CrewCosts, operations: OperationTable, work: DispatchWork, form: Form
+) -> Iterator[tuple[Floats, int]]:
+    """Priorities, and whether micro-batches are let in as a whole: where memory is limited, when all else is tried."""
+    priorities = list(_priorities(costs, operations, work, form))
+    is_limited = int(np.isfinite(costs.bytes[:, 2]).any())
+    return ((priority, by_claims) for by_claims in range(1 + is_limited) for priority in priorities)
+
+
 def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork, form: Form) -> Iterator[Floats]:
-    """What has the longest tail first; and the same with I and B before F, which brings the first I back sooner.
+    """I and B before F, which brings the first I back sooner, what has the longest tail ahead; and the tail alone.
 
     Of alike ones those go first that are first in their pipelines, so that all stages take them in one order. Where
     memory is short: I and B first, and F ahead whose I needs nothing from others, for what waits takes room meanwhile.
@@ -64,8 +99,8 @@ def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork
     rank = costs.rank[operations.units.microbatch[operations.unit]]
     by_tail = -np.array(tail_s) + rank * (longest_s * ALIKE / max(1, len(costs.rank)))
     later_s = np.where(operations.kind == F, 2 * longest_s + 1.0, 0.0)
-    yield by_tail
     yield by_tail + later_s
+    yield by_tail
     if np.isfinite(costs.bytes[:, 2]).any():
         backward = operations.units.backward[operations.unit]
         waits = (operations.kind == F) & (backward != NONE) & (operations.maker[backward] != NONE)
@@ -94,6 +129,7 @@ def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchW
     stashed = (units.forward == NONE) & units.counts
     size = np.where(units.backward == NONE, costs.bytes[units.worker, 1], costs.bytes[units.worker, 0])
     np.add.at(held_bytes, units.worker[stashed], size[stashed])
+    claim_start, claim_worker, claim_bytes = _claims(operations, costs.bytes[:, 2], len(costs.origin))
     return DispatchWork(
         worker=form.ints(operations.worker),
         kind=form.ints(operations.kind),
@@ -107,14 +143,19 @@ def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchW
         leaves_bytes=form.floats(operations.leaves_bytes),
         start=form.ints(np.cumsum([0, *np.bincount(operations.worker, minlength=len(held_bytes)).tolist()])),
         held_bytes=form.floats(held_bytes),
-        limit_bytes=form.floats(costs.bytes[:, 2]),
+        limit_bytes=form.floats(costs.bytes[:, 2] * (1 + ROUNDING)),  # shares of layers add up with rounding
+        microbatch=form.ints(units.microbatch[operations.unit]),
+        claim_start=form.ints(claim_start),
+        claim_worker=form.ints(claim_worker),
+        claim_bytes=form.floats(claim_bytes),
     )
 
 
-def _space(workers: int, operations: int, form: Form) -> DispatchSpace:
+def _space(workers: int, operations: int, microbatches: int, form: Form) -> DispatchSpace:
     return DispatchSpace(
         form.int_space(operations), form.float_space(operations), form.float_space(operations),
         form.int_space(operations), form.int_space(3 * operations), form.int_space(operations),
         form.int_space(FIELDS * workers), form.float_space(workers), form.float_space(workers),
         form.float_space(workers), form.int_space(workers), form.int_space(workers),
+        form.int_space(microbatches), form.int_space(2),
     )  # fmt: skip

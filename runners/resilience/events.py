@@ -736,16 +736,9 @@ def announcements_of(message: Epoch, plan: Plan, joining: Collection[str]) -> It
 
 def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
     orders = [one.order for one in rest.workers]
-    sealed = {layer for layers in rest.sealed for layer in range(*layers)}
-    kept = 0
-    for number, worker in enumerate(plan.live_workers()):
-        kept += 2 * sum(len(runs) for runs in rest.kept(number, plan).values())
-        kept += sum(1 if after == "F" else 2 for after in rest.taken_up(number, plan).values())
-        if sealed.issuperset(range(*plan.stage_of(worker).layers)):
-            kept += sum(one.kind != "W" for one in worker.operations())
     return IterationResumed(
         iteration=rest.iteration,
-        kept=kept,
+        kept=rest.passes_kept(plan),
         left=sum(order.count(kind) for order in orders for kind in "FIB"),
         again=sum(order.count("~") for order in orders),
         resent=len(rest.sends),

@@ -200,7 +200,7 @@ class StageSums:
                 for view, own in zip(self.held.gradients.of_tie(tie), given.held.gradients.of_tie(tie), strict=True):
                     view.copy_(own)
             else:
-                self.give_up(layer for layer in tie if layer in both)
+                self.give_up(layer for layer in tie if layer in both and layer not in sealed)
         self.seal(given.sealed.intersection(both), given.ties.intersection(self.held.gradients.ties))
 
     def _clear(self, layer: int) -> None:
