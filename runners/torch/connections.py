@@ -191,6 +191,7 @@ class Connections:
             store.end()
         self._end(self._taken(None))
         wait(self._under_way, ENDING_S)
+        self._device.close()
 
     def _awaited(self, number: int, places: Sequence[str]) -> Mesh | None:
         """What was begun when membership was told, if that is what it was; None: they have to meet once more."""

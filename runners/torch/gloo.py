@@ -168,10 +168,15 @@ class GlooDevice:
 
     def __init__(self, hostname: str | None = None, *, turns: bool = False) -> None:
         self._device = _gloo_device(hostname)
+        self._turner = LoopTurner(self.factory(CONNECT_LIMIT)) if turns else None
         # Wakes everybody who waits in groups of this device, here and elsewhere, and makes them useless.
-        self.end: Callable[[Iterable[Any]], None] = (
-            LoopTurner(self.factory(CONNECT_LIMIT)).end if turns else partial(wake_all, poison)
-        )
+        self.end: Callable[[Iterable[Any]], None] = self._turner.end if self._turner else partial(wake_all, poison)
+
+    def close(self) -> None:
+        """Make no more groups; those that there are go on."""
+        self._device = None
+        if self._turner is not None:
+            self._turner.close()
 
     def factory(self, limit: timedelta) -> GroupFactory:
         """Makes groups, which all have to be there when the limit is over."""
