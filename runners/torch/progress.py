@@ -271,6 +271,29 @@ class IterationProgress:
             if number in microbatches and layers == held.layers_range
         }
 
+    def give_up(self, layers: Collection[Layers]) -> None:
+        """Have nothing in the sums over some layers; nor over any, if the I of a micro-batch is in them already.
+
+        What is half in the sums is of no use then: it is dropped.
+
+        Args:
+            layers: ranges [first, stop); there may be none.
+        """
+        if not layers:
+            return
+        assert self.sums is not None
+        dropped = {layer for own in layers for layer in range(*own)}
+        if any(last == "I" for last, _ in self._under_way.values()):
+            dropped = set(range(*self.sums.held.layers_range)) - self.sums.sealed
+            self.keep_stashes({number for (number, _), (last, _) in self._under_way.items() if last == "F"})
+        self.sums.give_up(dropped)
+
+    def move_to(self, sums: StageSums) -> None:
+        """Go on in another stage, into which nothing comes of what is under way."""
+        if self.sums is not None:
+            self.keep_stashes(())
+        self.sums = sums
+
     @property
     def losses(self) -> dict[int, torch.Tensor]:
         """[sum, count] of the micro-batches in this worker's own part of the sums, also of those that have ended."""
