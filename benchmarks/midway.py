@@ -332,7 +332,7 @@ class Strike:
         process = self.job.process.processes[name]
         if self.moment is None:
             fuse = self.job.folder / "fuses" / str(process.pid)
-            fuse.with_suffix(".part").write_text(f"{self.chance.random() * 0.002}")
+            fuse.with_suffix(".part").write_text(f"{self.chance.random() * 0.0015}")
             fuse.with_suffix(".part").rename(fuse)
             process.join(MOST_S)
             self.killed[name] = float(fuse.with_suffix(".dead").read_text())
@@ -392,7 +392,7 @@ CASES = {
     "clip": Case(alike_plan, one_dies, clip_norm=0.01, deaths=3),
     "ties": Case(alike_plan, one_dies, "tied", deaths=3),
     "buffers": Case(alike_plan, one_dies, "buffers", deaths=3),
-    "log": Case(alike_plan, one_dies, log_memory=100_000, deaths=3),
+    "log": Case(alike_plan, one_dies, log_memory=20_000, deaths=3),
     "unlike": Case(unlike_plan, one_dies),
     "second": Case(alike_plan, second_dies),
     "join": Case(alike_plan, one_dies_for_a_newcomer),

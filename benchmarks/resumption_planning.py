@@ -132,26 +132,61 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-SMALL = (
-    (3, 3, 8), (4, 4, 8), (4, 2, 8), (8, 4, 16), (2, 8, 4),
-)  # fmt: skip
+SMALL = ((3, 3, 8), (4, 4, 8), (4, 2, 8), (8, 4, 16), (2, 8, 4))  # stages, pipelines, micro-batches of each
+LARGE = (16, 128, 16)
+
+
+def large(repeats: int) -> Iterator[dict[str, Any]]:
+    """2,048 workers, of whom one dies: how long the answer takes once the machine code is loaded."""
+    stages, pipelines, microbatches = LARGE
+    replanner = planner_of(stages, pipelines, microbatches, "decoupled", None, uneven=False)
+    healthy, dead = replanner.in_place(frozenset(), compared=False), frozenset({(5, 7)})
+    plan, times = replanner.in_place(dead, compared=False), evaluate(healthy)
+    seats = tuple((name_of(worker.place), worker.place) for worker in plan.live_workers())
+    assert plan.prediction is not None
+    for share in (0.05, 0.2, 0.5, 0.8, 0.95):
+        at_s = share * times.makespan_s
+        standings, taken_s, processor_s = standings_at(healthy, times, at_s, dead), [], []
+        for _ in range(repeats):
+            began = time.perf_counter(), time.process_time()
+            rest = plan_rest(plan, seats, 0, standings, HEALTHY)
+            taken_s.append(time.perf_counter() - began[0])
+            processor_s.append(time.process_time() - began[1])
+        assert rest.prediction is not None
+        yield {
+            "at": share,
+            "operations": sum(len(worker.order.split()) for worker in rest.workers),
+            "messages_sent_again": len(rest.sends),
+            "lost": (at_s + rest.prediction.makespan_s) / plan.prediction.makespan_s - 1,
+            "gap": rest.prediction.gap,
+            "seconds": min(taken_s[1:]),
+            "processor_seconds": min(processor_s[1:]),
+        }
 
 
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="few deaths, nothing large")
+    parser.add_argument("--quick", action="store_true", help="fewer deaths")
     asked = parser.parse_args()
-    found: dict[str, Any] = {}
+    small: dict[str, Any] = {}
     for technique in ("decoupled", "adaptive", "staggered"):
         for limit in (None, 4.5):
             for shape in SMALL:
                 replanner = planner_of(*shape, technique, limit and max(limit, shape[0] + 0.5), uneven=shape[0] == 4)
                 rows = list(deaths(replanner, shape[0], shape[1], 20 if asked.quick else 100, seed=1))
-                name = f"{technique} {shape[0]}x{shape[1]}x{shape[2]}{' limit' if limit else ''}"
-                found[name] = summary(rows)
-                print(name, {k: (round(v["mean"], 4), round(v["max"], 4)) for k, v in found[name].items()}, flush=True)
+                name = f"{technique} {'x'.join(map(str, shape))}{' limited' if limit else ''}"
+                small[name] = summary(rows)
+                print(name, {key: tuple(round(one, 4) for one in row.values()) for key, row in small[name].items()})
+    all_lost = [row["lost"] for row in small.values()]
+    found = {
+        "small": small,
+        "lost": {"mean": statistics.fmean(row["mean"] for row in all_lost), "max": max(row["max"] for row in all_lost)},
+        "workers_2048": list(large(3 if asked.quick else 8)),
+    }
+    for row in found["workers_2048"]:
+        print(row)
     asked.output.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 

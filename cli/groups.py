@@ -59,8 +59,8 @@ PANELS = {
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
     "Output": ("--output", "--timeline", "--resumption", "--metrics", "--log-to", "--html", "--json", "--terminal",
-               "--plotly", "--md", "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into", "--shard-size",
-               "--source"),
+               "--plotly", "--md", "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into",
+               "--shard-size", "--source"),
     "Expert": ("--profile", "--plan"),
     GENERAL: ("--quiet", "--debug", "--help", "--force", "--yes"),
 }  # fmt: skip

@@ -76,8 +76,8 @@ def command(
         quantity(
             DURATION,
             "--regroup",
-            "Time from a failure's detection to the next operation, as measured with gloo on one machine; copies come "
-            "on top, if --profile says their sizes and speed.",
+            "Time to connect anew after a failure, as measured with gloo on one machine; it begins when all have left "
+            "what they were in. Copies come on top, if --profile says their sizes and speed.",
         ),
     ] = 0.05,
     log_memory: Annotated[
@@ -108,7 +108,8 @@ def command(
     """Execute a plan on a virtual clock, its orders as they are, under slow workers and links.
 
     With --inject workers die, come back and slow down as a trace says, and links slow down and break; the monitor of
-    `rtk run` finds out what is slow, and its coordinator decides what follows. The iteration time is then the whole
+    `rtk run` finds out what is slow, and its coordinator decides what follows. An iteration that loses workers goes on
+    where it was, unless --log-memory keeps nothing of it. The iteration time is then the whole
     time, what was lost included, over the committed iterations; the command exits with 5 if the job could not go on,
     or was to start again on other workers (--mitigate S4). What an --overlay calls failed fails at the start.
     """

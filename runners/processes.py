@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
@@ -74,7 +73,8 @@ class WorkerProcesses:
         self._leashes.append(leash)
         ends = [end]
         kept = {number: number for number in (1, 2, *self._keep) if _is_open(number)} | dict(files or {})
-        line = None if self._on_death is None else lifeline_if_any()
+        on_death = self._on_death
+        line = None if on_death is None else lifeline_if_any()
         if line is not None:
             ends.append(line.file)
             kept[line.file] = line.file
@@ -85,8 +85,8 @@ class WorkerProcesses:
             for one in ends:
                 os.close(one)
         self._processes.append((name, process))
-        if line is not None and self._on_death is not None:
-            line.watch(lambda: process.poll() is not None, partial(self._on_death, name, process.pid))
+        if line is not None and on_death is not None:
+            line.watch(lambda: process.poll() is not None, lambda: on_death(name, process.pid))
         return process
 
     def resume(self, name: str) -> None:

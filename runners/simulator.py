@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
-from ..schemas.orders import Kind, Operation, print_operation
+from ..schemas.orders import Kind, print_operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
 from ..schemas.resumption import RestOperation, print_rest_operation
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
@@ -192,13 +192,16 @@ class _Machine:
     spans: list[Span] = field(default_factory=list)
     whole: float = 0.0
     stashed: float = 0.0
-    gone: frozenset[Operation] = frozenset()
+    gone: frozenset[Compute] = frozenset()
     sums_s: list[tuple[Layers, float]] = field(default_factory=list)
     peak_bytes: float = 0.0
     busy_s: float = 0.0
     ready_s: float = math.inf
     reduced_s: float = math.inf
     done_s: float = math.inf
+
+    def held_bytes(self, stage: Stage) -> float:
+        return self.whole * stage.activation_bytes + self.stashed * stage.weight_stash_bytes
 
 
 class _Clock:
@@ -220,7 +223,9 @@ class _Clock:
         self.machines = [_Machine(*pair) for pair in zip(program.workers, program.instructions, strict=True)]
         if program.rest is not None:
             for machine in self.machines:
-                machine.whole, machine.stashed = kept_at_first(machine.instructions, self.plan.stage_of(machine.worker))
+                stage = self.plan.stage_of(machine.worker)
+                machine.whole, machine.stashed = kept_at_first(machine.instructions, stage)
+                machine.peak_bytes = machine.held_bytes(stage)
                 machine.gone = forwards_alone(machine.instructions)
         self.streams = streams
         self.jitter = jitter
@@ -297,9 +302,8 @@ class _Clock:
         machine.whole += {"F": share, "I": -share, "B": -share, "W": 0.0}[kind]
         if instruction.accumulates:  # else nothing is left for a W
             machine.stashed += {"F": 0.0, "I": share, "B": 0.0, "W": -share}[kind]
-        held = machine.whole * stage.activation_bytes + machine.stashed * stage.weight_stash_bytes
-        machine.peak_bytes = max(machine.peak_bytes, held)
-        if instruction.operation in machine.gone:
+        machine.peak_bytes = max(machine.peak_bytes, machine.held_bytes(stage))
+        if instruction in machine.gone:
             machine.whole -= share
         machine.busy_s += duration_s
         op = name_of_operation(instruction, machine.worker.pipeline, stage)
@@ -428,22 +432,24 @@ def kept_at_first(instructions: Sequence[Instruction], stage: Stage) -> tuple[fl
     Their F, or their I, is not among what is left, but what follows on it is.
     """
     held = {"F": 0.0, "I": 0.0}
-    begun: set[Operation] = set()
+    begun: set[Compute] = set()
     for one in instructions:
         if isinstance(one, Compute):
-            kind, pipeline, microbatch = one.operation
-            before: Kind = "I" if kind == "W" else "F"
-            if kind != "F" and Operation(before, pipeline, microbatch) not in begun:
-                held[before] += share_of(one, stage)
-            begun.add(one.operation)
+            kind: Kind = "I" if one.operation.kind == "W" else "F"
+            before = replace(one, operation=one.operation._replace(kind=kind))
+            if one.operation.kind != "F" and before not in begun:
+                held[kind] += share_of(one, stage)
+            begun.add(one)
     return held["F"], held["I"]
 
 
-def forwards_alone(instructions: Sequence[Instruction]) -> frozenset[Operation]:
+def forwards_alone(instructions: Sequence[Instruction]) -> frozenset[Compute]:
     """Forward passes that no backward pass follows: they are run for their message."""
-    operations = [one.operation for one in instructions if isinstance(one, Compute)]
-    backwards = {(one.pipeline, one.microbatch) for one in operations if one.kind != "F"}
-    return frozenset(one for one in operations if one.kind == "F" and (one.pipeline, one.microbatch) not in backwards)
+    computes = [one for one in instructions if isinstance(one, Compute)]
+    followed = {
+        replace(one, operation=one.operation._replace(kind="F")) for one in computes if one.operation.kind != "F"
+    }
+    return frozenset(one for one in computes if one.operation.kind == "F" and one not in followed)
 
 
 def is_computed(span: Span) -> bool:

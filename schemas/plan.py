@@ -1,8 +1,10 @@
 """Plan: who computes what in which order. Inert data that the simulator and the torch runner both execute."""
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -216,6 +218,10 @@ class Plan(Displayed):
 
     def live_workers(self) -> tuple[Worker, ...]:
         """The workers that have not failed, in order: rank r of a run is the r-th of them."""
+        return self._live_workers
+
+    @cached_property
+    def _live_workers(self) -> tuple[Worker, ...]:
         return tuple(worker for worker in self.workers if not worker.failed)
 
     def hop_delay_s(self, origin: int, link: int, sender: Worker, receiver: Worker) -> float:
@@ -247,11 +253,16 @@ class Plan(Displayed):
 
     def microbatch_offset(self, pipeline: int) -> int:
         """The global number of a pipeline's micro-batch 0."""
-        return sum(earlier.microbatches for earlier in self.pipelines[:pipeline])
+        return self._offsets[pipeline]
+
+    @cached_property
+    def _offsets(self) -> tuple[int, ...]:
+        """The global number of each pipeline's micro-batch 0, and of one behind the last."""
+        return tuple(accumulate((pipeline.microbatches for pipeline in self.pipelines), initial=0))
 
     def microbatch_at(self, number: int) -> tuple[int, int]:
         """The pipeline of the micro-batch with a global number, and its number there."""
-        pipeline = next(k for k in reversed(range(len(self.pipelines))) if self.microbatch_offset(k) <= number)
+        pipeline = bisect_right(self._offsets, number) - 1
         return pipeline, number - self.microbatch_offset(pipeline)
 
     def total_microbatches(self) -> int:

@@ -47,7 +47,7 @@ class PolicyAnswers:
     """
 
     def __init__(self, policy: RunningPolicy, plan: Plan, nodes: NodePlaces | None = None) -> None:
-        self._policy, self._nodes = policy, nodes
+        self._policy, self._plan, self._nodes = policy, plan, nodes
         self._workers_of = {
             name_of(places[0]): tuple(map(name_of, places)) for places in (nodes(plan) if nodes is not None else ())
         }
@@ -88,7 +88,10 @@ class PolicyAnswers:
 
     def warm_up(self) -> None:
         """Load now what the first answer would have to wait for."""
+        from ..resumption.plan import warm_up
+
         self._policy.warm_up()
+        warm_up(self._plan)
 
     def _seats(self, plan: Plan, crew: Sequence[Hand]) -> dict[Place, str]:
         """Which node holds which live worker of the running plan; lost ones have names of their own."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...schemas.conditions import components
-from ...schemas.plan import Layers, Link, Plan
+from ...schemas.plan import Layers, Link, Plan, Stage
 from ..scheduling.problem import Parts, parts_of
 from .crew import Crew
 
@@ -34,6 +35,7 @@ class CrewCosts:
         bytes: an activation, a stash after I, and the limit, workers x 3.
         pipeline: of each worker.
         origin: the pipeline of each micro-batch.
+        rank: of each micro-batch, by its number in its pipeline, then by pipelines.
         inside_s: delay over each boundary within each pipeline, pipelines x boundaries.
         between_s: the same between pipelines, by that of the micro-batch.
         parts: in which gradients are summed, those that are sealed among them.
@@ -50,6 +52,7 @@ class CrewCosts:
     bytes: Floats
     pipeline: Ints
     origin: Ints
+    rank: Ints
     inside_s: Floats
     between_s: Floats
     parts: Parts
@@ -111,47 +114,63 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
     """
     place = {layer: number for number, layer in enumerate(cuts)}
     workers = plan.live_workers()
-    stages = [plan.stage_of(worker) for worker in workers]
+    # Workers of a template's stage are alike but for their slow-downs.
+    begins = dict(zip((template.name for template in plan.templates), _begins(plan), strict=True))
+    of_pipeline = [begins[pipeline.template] for pipeline in plan.pipelines]
+    number = np.array([of_pipeline[worker.pipeline] + worker.stage for worker in workers])
+    every = [stage for template in plan.templates for stage in template.stages]
+    stages = [every[n] for n in np.unique(number).tolist()]
     slow = np.array([worker.slowdown or 1.0 for worker in workers])
-    durations = np.array([[stage.duration_s(kind) for kind in "FIWB"] for stage in stages])
-    limits = [np.inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in stages]
+    durations_s = np.array([[stage.duration_s(kind) for kind in "FIWB"] for stage in every])
+    limits = [np.inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in every]
     sizes = [
-        (stage.activation_bytes, stage.weight_stash_bytes, limit) for stage, limit in zip(stages, limits, strict=True)
+        (stage.activation_bytes, stage.weight_stash_bytes, limit) for stage, limit in zip(every, limits, strict=True)
     ]
-    held = np.array([stage.layers for stage in stages])
-    parts, sums_s = _sums(plan, sealed)
+    held = np.array([stage.layers for stage in every])
+    parts, sums_s = _sums(stages, sealed)
+    live = {stage.layers for stage in stages}  # nobody may live who holds the layers of some stage
+    ends = [[place[layer] if stage.layers in live else 0 for layer in stage.layers] for stage in every]
+    group = [parts.number.get(stage.layers, 0) for stage in every]
     counts = [pipeline.microbatches for pipeline in plan.pipelines]
     return CrewCosts(
         length=np.diff(np.array(cuts)),
-        first=np.array([place[first] for first, _ in held.tolist()]),
-        stop=np.array([place[stop] for _, stop in held.tolist()]),
-        held=held[:, 1] - held[:, 0],
-        duration_s=durations * slow[:, None],
-        bytes=np.array(sizes, dtype=np.float64),
+        first=np.array(ends)[number, 0],
+        stop=np.array(ends)[number, 1],
+        held=(held[:, 1] - held[:, 0])[number],
+        duration_s=durations_s[number] * slow[:, None],
+        bytes=np.array(sizes, dtype=np.float64)[number],
         pipeline=np.array([worker.pipeline for worker in workers]),
         origin=np.repeat(np.arange(len(counts)), counts),
-        inside_s=np.array([_over(plan, k, plan.links_of(k), cuts) for k in range(len(counts))]),
-        between_s=np.array([_over(plan, k, plan.template_of(k).links, cuts) for k in range(len(counts))]),
+        rank=np.argsort(np.argsort(np.concatenate([np.arange(count) for count in counts]), kind="stable")),
+        inside_s=_over(plan, [plan.links_of(k) for k in range(len(counts))], cuts),
+        between_s=_over(plan, [plan.template_of(k).links for k in range(len(counts))], cuts),
         parts=parts,
-        group=np.array([parts.number[stage.layers] for stage in stages]),
+        group=np.array(group)[number],
         sum_s=sums_s,
         step_s=max(stage.optimizer_s for stage in stages),
     )
 
 
-def _over(plan: Plan, pipeline: int, links: Sequence[Link], cuts: Sequence[int]) -> list[float]:
-    """The delay over each boundary by a pipeline's links: `Plan.boundary_delay_s`."""
-    if not links:
-        return [0.0] * len(cuts)
-    ends = [stage.layers[1] for stage in plan.template_of(pipeline).stages]
-    behind = np.searchsorted(ends, cuts)
-    return [links[min(link, len(links) - 1)].delay_s for link in behind.tolist()]
+def _begins(plan: Plan) -> list[int]:
+    """Where the stages of each template begin among those of all."""
+    return list(accumulate((len(template.stages) for template in plan.templates[:-1]), initial=0))
 
 
-def _sums(plan: Plan, sealed: Sequence[Layers]) -> tuple[Parts, Floats]:
+def _over(plan: Plan, links: Sequence[tuple[Link, ...]], cuts: Sequence[int]) -> Floats:
+    """The delay over each boundary by links of each pipeline: `Plan.boundary_delay_s`; pipelines x boundaries."""
+    known: dict[tuple[str, tuple[Link, ...]], list[float]] = {}
+    for pipeline, own in zip(plan.pipelines, links, strict=True):
+        if (pipeline.template, own) not in known:
+            ends = [stage.layers[1] for stage in plan.template_by_name[pipeline.template].stages]
+            behind = np.minimum(np.searchsorted(ends, cuts), max(len(own) - 1, 0)).tolist()
+            known[pipeline.template, own] = [own[n].delay_s if own else 0.0 for n in behind]
+    return np.array([known[pipeline.template, own] for pipeline, own in zip(plan.pipelines, links, strict=True)])
+
+
+def _sums(stages: Sequence[Stage], sealed: Sequence[Layers]) -> tuple[Parts, Floats]:
     """The parts in which gradients are summed, which sealed layers end, and how long each sum takes."""
     reduce_s: dict[Layers, float] = {}
-    for stage in map(plan.stage_of, plan.live_workers()):
+    for stage in stages:
         reduce_s[stage.layers] = max(reduce_s.get(stage.layers, 0.0), stage.allreduce_s)
         for first, stop in sealed:
             inside = max(first, stage.layers[0]), min(stop, stage.layers[1])

@@ -49,7 +49,8 @@ class Crew:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What each worker holds in the plan that follows."""
-        return tuple(self.plan.stage_of(worker) for worker in self.workers)
+        of_pipeline = [self.plan.template_of(k).stages for k in range(len(self.plan.pipelines))]
+        return tuple([of_pipeline[worker.pipeline][worker.stage] for worker in self.workers])
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -98,6 +98,33 @@ BEGIN, END, READY, RAN, FIELDS = 0, 1, 2, 5, 6  # fields of `counts`: those of t
 
 
 @kernel
+def measure(given: tuple[Any, ...], after_s: Floats, tail_s: MutableFloats) -> None:
+    """The longest chain from the start of each operation to the end of the iteration.
+
+    Args:
+        given: `DispatchWork` as a plain tuple; operations stand as in `OperationTable`.
+        after_s: of each worker, what follows its last operation.
+        tail_s: receives it, in s.
+    """
+    work = DispatchWork(*given)
+    count = len(work.worker)
+    # W waits for nobody but for F of what is done again; then I and B upwards, then F downwards.
+    for turn in range(4):
+        for number in range(count):
+            operation = count - 1 - number if turn == 2 else number
+            kind = work.kind[operation]
+            if (kind == 2) != (turn == 0 or turn == 3) or (kind == 0) != (turn == 2):
+                continue
+            last_s = after_s[work.worker[operation]]
+            own, other = work.next_own[operation], work.next_other[operation]
+            if own != NONE:
+                last_s = max(last_s, tail_s[own])
+            if other != NONE:
+                last_s = max(last_s, work.delay_s[operation] + tail_s[other])
+            tail_s[operation] = last_s + work.duration_s[operation]
+
+
+@kernel
 def put(heap: MutableInts, begin: int, size: int, operation: int, priority: Floats) -> None:
     """Add to a heap that stands from `begin` on."""
     at = size
@@ -312,20 +339,9 @@ def run(
 
 
 @kernel
-def dispatch(  # noqa: C901 - a kernel: what is said apart is called
-    given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, wait: float, by_claims: int
-) -> None:
-    """Schedule everything; `DispatchSpace.order` and `DispatchSpace.free_s` then hold it.
-
-    Args:
-        given, taken: `DispatchWork` and `DispatchSpace` as plain tuples, whose types numba finds out at once.
-        priority: of each operation; the least goes first.
-        wait: W does not start if F, I or B comes within this fraction of its duration.
-        by_claims: 1: micro-batches are let in as a whole; 0: each F for itself.
-    """
-    work, space = DispatchWork(*given), DispatchSpace(*taken)
-    workers = len(work.held_bytes)
-    for worker in range(workers):
+def start_over(work: DispatchWork, space: DispatchSpace, by_claims: int) -> None:
+    """The state at time 0."""
+    for worker in range(len(work.held_bytes)):
         for field in range(FIELDS):
             space.counts[FIELDS * worker + field] = 0
         space.held_bytes[worker] = work.held_bytes[worker]
@@ -344,7 +360,20 @@ def dispatch(  # noqa: C901 - a kernel: what is said apart is called
     for operation in range(len(work.worker)):
         if work.awaits[operation] == 0:
             arrive(work, space, operation)
-    while workers > 0:
+
+
+@kernel
+def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, by_claims: int) -> None:
+    """Schedule everything; `DispatchSpace.order` and `DispatchSpace.free_s` then hold it.
+
+    Args:
+        given, taken: `DispatchWork` and `DispatchSpace` as plain tuples, whose types numba finds out at once.
+        priority: of each operation; the least goes first.
+        by_claims: 1: micro-batches are let in as a whole; 0: each F for itself.
+    """
+    work, space = DispatchWork(*given), DispatchSpace(*taken)
+    start_over(work, space, by_claims)
+    while len(space.heap) > 0:
         worker = space.heap[0]
         now_s = space.event_s[worker]
         if now_s == INFINITY:
@@ -355,11 +384,52 @@ def dispatch(  # noqa: C901 - a kernel: what is said apart is called
             space.by_claims[1] += 1
         if heap == NONE:
             decides_at(space, worker, next_arrival_s(work, space, worker))
-            continue
-        if heap == 2 and wait > 0:
-            weight = space.ready[2 * work.start[workers] + work.start[worker]]
-            soon_s = next_arrival_s(work, space, worker)
-            if soon_s < now_s + wait * work.duration_s[weight]:
-                decides_at(space, worker, soon_s)
-                continue
-        run(work, space, worker, heap, place, now_s, priority)
+        else:
+            run(work, space, worker, heap, place, now_s, priority)
+
+
+@kernel
+def follow(given: tuple[Any, ...], taken: tuple[Any, ...]) -> None:
+    """Run what `DispatchSpace.order` says, every operation as soon as can be.
+
+    Args:
+        given, taken: as of `dispatch`.
+    """
+    work, space = DispatchWork(*given), DispatchSpace(*taken)
+    workers = len(work.held_bytes)
+    for worker in range(workers):
+        space.counts[FIELDS * worker + RAN] = 0
+        space.free_s[worker] = 0.0
+        space.at[worker] = 1  # it is in the heap, which is only a pile here
+        space.heap[worker] = worker
+    for operation in range(len(work.worker)):
+        space.missing[operation] = work.awaits[operation]
+        space.there_s[operation] = work.ready_s[operation]
+        space.begin_s[operation] = INFINITY
+    size = workers
+    while size > 0:
+        size -= 1
+        worker = space.heap[size]
+        space.at[worker] = 0
+        begin, ran = work.start[worker], space.counts[FIELDS * worker + RAN]
+        while begin + ran < work.start[worker + 1]:
+            operation = space.order[begin + ran]
+            if space.missing[operation] > 0:
+                break
+            ran += 1
+            space.begin_s[operation] = max(space.free_s[worker], space.there_s[operation])
+            end_s = space.begin_s[operation] + work.duration_s[operation]
+            space.free_s[worker] = end_s
+            own, other = work.next_own[operation], work.next_other[operation]
+            if own != NONE:
+                space.missing[own] -= 1
+                space.there_s[own] = max(space.there_s[own], end_s)
+            if other != NONE:
+                space.missing[other] -= 1
+                space.there_s[other] = max(space.there_s[other], end_s + work.delay_s[operation])
+                taker = work.worker[other]
+                if space.at[taker] == 0 and taker != worker:
+                    space.at[taker] = 1
+                    space.heap[size] = taker
+                    size += 1
+        space.counts[FIELDS * worker + RAN] = ran

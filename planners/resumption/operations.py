@@ -7,12 +7,12 @@ stash after I is a unit of W alone, behind all others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .remaining import ACTIVATION, GRADIENT, NOBODY
+from .remaining import ACTIVATION, GRADIENT
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
@@ -46,13 +46,13 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Sends:
-    """Messages that are sent again, arrays of as many: as `KeptMessages`, and to whom."""
+    """Messages that are sent again, arrays of as many: as `KeptMessages`, and the operation that takes it."""
 
     source: Ints
-    target: Ints
     kind: Ints
     boundary: Ints
     microbatch: Ints
+    taker: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,39 +95,52 @@ def operations_of(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints)
         left: what is left.
         executor: who does it, micro-batches x pieces.
     """
-    units, unit_at = _units(crew, left, executor)
+    units, unit_at = _units(crew, costs, left, executor)
     unit, kind = _kinds(crew, units)
     worker = units.worker[unit]
-    maker, sends = _messages(costs, left.held, units, unit_at, len(unit))
-    delay_s = np.zeros(len(unit))
-    made = np.flatnonzero(maker != NONE)
-    boundary = np.where(kind == F, units.first[unit], units.stop[unit])
-    delay_s[made] = costs.delay_s(units.microbatch[unit[made]], boundary[made], worker[maker[made]], worker[made])
+    maker, sends = _messages(costs, left.held, units, unit_at, worker)
     share = costs.share(worker, units.first[unit], units.stop[unit])
-    again = (kind == F) & (units.backward[unit] == NONE)
     activation, stash = costs.bytes[worker, 0] * share, costs.bytes[worker, 1] * share
+    is_alone = (kind == F) & (units.backward[unit] == NONE)
     keeps = (kind == I) & (units.weight[unit] != NONE)
     return OperationTable(
-        units=units,
-        unit=unit,
-        kind=kind,
-        worker=worker,
-        maker=maker,
-        ahead=_ahead(units, unit, kind),
-        sends=sends,
-        delay_s=delay_s,
-        ready_s=_ready_s(costs, units, unit_at, sends, len(unit)),
-        duration_s=costs.duration_s[worker, kind] * share,
+        units,
+        unit,
+        kind,
+        worker,
+        maker,
+        _ahead(units, unit, kind),
+        sends,
+        *_times_s(costs, units, unit, kind, maker, sends),
         takes_bytes=np.where(kind == F, activation, 0.0),
-        leaves_bytes=np.where(
-            kind == F,
-            np.where(again, -activation, 0.0),
-            np.where(kind == W, -stash, np.where(keeps, stash, 0.0) - activation),
+        leaves_bytes=np.select(
+            [is_alone, kind == F, kind == W], [-activation, 0.0, -stash], np.where(keeps, stash, 0.0) - activation
         ),
     )
 
 
-def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
+def at_costs(costs: CrewCosts, table: OperationTable) -> OperationTable:
+    """The same operations where they, and messages, take other times."""
+    times_s = _times_s(costs, table.units, table.unit, table.kind, table.maker, table.sends)
+    delay_s, ready_s, duration_s = times_s
+    return replace(table, delay_s=delay_s, ready_s=ready_s, duration_s=duration_s)
+
+
+def _times_s(
+    costs: CrewCosts, units: Units, unit: Ints, kind: Ints, maker: Ints, sends: Sends
+) -> tuple[Floats, Floats, Floats]:
+    """What messages from makers take; when operations can start by what is sent again; and how long they take."""
+    worker = units.worker[unit]
+    delay_s, ready_s = np.zeros(len(unit)), np.zeros(len(unit))
+    made = np.flatnonzero(maker != NONE)
+    boundary = np.where(kind == F, units.first[unit], units.stop[unit])[made]
+    delay_s[made] = costs.delay_s(units.microbatch[unit[made]], boundary, worker[maker[made]], worker[made])
+    ready_s[sends.taker] = costs.delay_s(sends.microbatch, sends.boundary, sends.source, worker[sends.taker])
+    share = costs.share(worker, units.first[unit], units.stop[unit])
+    return delay_s, ready_s, costs.duration_s[worker, kind] * share
+
+
+def _units(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
     """The units, and which one has each cell, micro-batches x pieces."""
     forward, backward, counts = left.forward.T, left.backward.T, left.counts.T
     alike = np.where(forward | backward, 8 * (executor + 1) + forward + 2 * backward + 4 * counts, 0)
@@ -137,8 +150,6 @@ def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
     microbatch, first = np.nonzero(begins)
     length = np.bincount(unit_at[unit_at != NONE], minlength=len(first))
     stashed = left.weights
-    starts = np.searchsorted(left.cuts, [stage.layers[0] for stage in crew.stages])
-    stops = np.searchsorted(left.cuts, [stage.layers[1] for stage in crew.stages])
 
     def column(own: Ints | Flags, of_stashes: Ints) -> Ints:
         return np.concatenate((own.astype(np.int64), of_stashes))
@@ -156,8 +167,8 @@ def _units(crew: Crew, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
     return Units(
         worker,
         column(microbatch, stashed[:, 1]),
-        column(first, starts[stashed[:, 0]]),
-        column(first + length, stops[stashed[:, 0]]),
+        column(first, costs.first[stashed[:, 0]]),
+        column(first + length, costs.stop[stashed[:, 0]]),
         does_count,
         np.where(has_forward, start, NONE),
         np.where(has_backward, start + has_forward, NONE),
@@ -192,51 +203,34 @@ def _ahead(units: Units, unit: Ints, kind: Ints) -> Ints:
     return found
 
 
-def _messages(costs: CrewCosts, held: KeptMessages, units: Units, unit_at: Ints, count: int) -> tuple[Ints, Sends]:
+def _messages(costs: CrewCosts, held: KeptMessages, units: Units, unit_at: Ints, worker: Ints) -> tuple[Ints, Sends]:
     """Who makes the message that each operation takes, and what is sent again instead."""
     pieces, microbatches = unit_at.shape[1], len(unit_at)
-    taker = np.full((2, pieces + 1, microbatches), NOBODY, dtype=np.int64)
+    taker = np.full((2, pieces + 1, microbatches), NONE, dtype=np.int64)
     forward = np.flatnonzero((units.forward != NONE) & (units.first > 0))
     backward = np.flatnonzero((units.backward != NONE) & (units.stop < pieces))
-    taker[ACTIVATION, units.first[forward], units.microbatch[forward]] = units.worker[forward]
-    taker[GRADIENT, units.stop[backward], units.microbatch[backward]] = units.worker[backward]
-    wanted = taker[held.kind, held.boundary, held.microbatch]
-    is_there = np.zeros(taker.shape, dtype=np.bool_)
-    own = wanted == held.worker
-    is_there[held.kind[own], held.boundary[own], held.microbatch[own]] = True
-    other = np.flatnonzero((wanted != NOBODY) & ~is_there[held.kind, held.boundary, held.microbatch])
-    columns = held.worker[other], wanted[other], held.kind[other], held.boundary[other], held.microbatch[other]
-    sends = _soonest(costs, Sends(*columns))
-    is_there[sends.kind, sends.boundary, sends.microbatch] = True
-
-    maker = np.full(
-        int(max(units.forward.max(initial=-1), units.backward.max(initial=-1), units.weight.max(initial=-1))) + 1, NONE
-    )
-    below = forward[~is_there[ACTIVATION, units.first[forward], units.microbatch[forward]]]
+    taker[ACTIVATION, units.first[forward], units.microbatch[forward]] = units.forward[forward]
+    taker[GRADIENT, units.stop[backward], units.microbatch[backward]] = units.backward[backward]
+    takes = taker[held.kind, held.boundary, held.microbatch]
+    has = np.zeros(len(worker), dtype=np.bool_)
+    taken = np.flatnonzero(takes != NONE)
+    has[takes[taken[worker[takes[taken]] == held.worker[taken]]]] = True
+    other = taken[~has[takes[taken]]]
+    columns = held.worker[other], held.kind[other], held.boundary[other], held.microbatch[other], takes[other]
+    sends = _soonest(costs, Sends(*columns), worker)
+    has[sends.taker] = True
+    maker = np.full(len(worker), NONE, dtype=np.int64)
+    below = forward[~has[units.forward[forward]]]
     maker[units.forward[below]] = units.forward[unit_at[units.microbatch[below], units.first[below] - 1]]
-    above = backward[~is_there[GRADIENT, units.stop[backward], units.microbatch[backward]]]
+    above = backward[~has[units.backward[backward]]]
     maker[units.backward[above]] = units.backward[unit_at[units.microbatch[above], units.stop[above]]]
     return maker, sends
 
 
-def _soonest(costs: CrewCosts, found: Sends) -> Sends:
+def _soonest(costs: CrewCosts, found: Sends, worker: Ints) -> Sends:
     """Of several who could send a message again, the one from whom it arrives first."""
-    delay_s = costs.delay_s(found.microbatch, found.boundary, found.source, found.target)
-    order = np.lexsort((found.source, delay_s, found.microbatch, found.boundary, found.kind))
-    columns = [column[order] for column in (found.source, found.target, found.kind, found.boundary, found.microbatch)]
-    same = np.ones(len(order), dtype=np.bool_)
-    same[1:] = False
-    for column in columns[2:]:
-        same[1:] |= column[1:] != column[:-1]
-    return Sends(*(column[same] for column in columns))
-
-
-def _ready_s(costs: CrewCosts, units: Units, unit_at: Ints, sends: Sends, count: int) -> Floats:
-    """When operations can start as far as messages go that are sent again."""
-    found = np.zeros(count)
-    arrives_s = costs.delay_s(sends.microbatch, sends.boundary, sends.source, sends.target)
-    down = sends.kind == ACTIVATION
-    found[units.forward[unit_at[sends.microbatch[down], sends.boundary[down]]]] = arrives_s[down]
-    up = ~down
-    found[units.backward[unit_at[sends.microbatch[up], sends.boundary[up] - 1]]] = arrives_s[up]
-    return found
+    delay_s = costs.delay_s(found.microbatch, found.boundary, found.source, worker[found.taker])
+    order = np.lexsort((found.source, delay_s, found.taker))
+    _, first = np.unique(found.taker[order], return_index=True)
+    best = order[first]
+    return Sends(found.source[best], found.kind[best], found.boundary[best], found.microbatch[best], found.taker[best])

@@ -8,50 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
-from ...schemas.conditions import Conditions
+from ...schemas.conditions import AS_PLANNED, Conditions, PlanConditions, slow_at
 from ...schemas.errors import InfeasibleError
-from ...schemas.orders import Kind, Operation
+from ...schemas.orders import KINDS
 from ...schemas.plan import Layers, Place, Plan
 from ...schemas.resumption import (
-    MessageKind,
     Resend,
     Rest,
-    RestOperation,
     RestPrediction,
     RestWorker,
     Standing,
-    print_rest_order,
 )
 from ..scheduling.evaluate import evaluate
 from ..scheduling.forms import Form, pays
+from ..scheduling.problem import ROUNDING
 from .agreement import AgreedSums, agree
 from .bound import bound_s
 from .costs import CrewCosts, costs_of
 from .crew import Crew
 from .dispatch import dispatch
-from .operations import OperationTable, operations_of
-from .remaining import ACTIVATION, Remaining, remaining
+from .operations import OperationTable, at_costs, operations_of
+from .remaining import MESSAGE_KINDS, Remaining, remaining
 from .routing import route
-from .scheduling import Schedule, schedule
+from .scheduling import RestSchedule, schedule, timed
 
-KINDS: tuple[Kind, ...] = ("F", "I", "W", "B")
 # Plain Python schedules so many operations while the machine code is loaded.
 INTERPRETED_OPERATIONS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What is left for a crew, and how it is done."""
+    """What is left for a crew, and how it is done where nothing is slow but what the plan says; `felt_s`: as it is."""
 
     crew: Crew
     agreement: AgreedSums
     costs: CrewCosts
     left: Remaining
     operations: OperationTable
-    schedule: Schedule
+    schedule: RestSchedule
+    bound_s: float
+    felt_s: float
 
 
 def plan_rest(
@@ -61,15 +63,26 @@ def plan_rest(
     standings: tuple[Standing, ...],
     conditions: Conditions,
 ) -> Rest:
-    """Who does what is left of an iteration (a `Resume`); arguments and errors as there."""
-    found = _found(plan, seats, standings)
+    """Who does what is left of an iteration (a `Resume`); arguments and errors as there.
+
+    What is slow is reckoned with, but predictions are as those of plans: of what the plan says.
+    """
+    slow = slow_at(
+        {place: name for name, place in seats},
+        {one.worker: one.factor for one in conditions.slow_workers},
+        {one.ends: one.delay_s for one in conditions.slow_links},
+    )
+    found = _found(plan, seats, standings, slow)
     makespan_s = found.schedule.makespan_s
     if not np.isfinite(makespan_s):
         raise InfeasibleError("memory limits leave no room to finish what is under way")
     redo_s = plan.prediction.makespan_s if plan.prediction else evaluate(plan).makespan_s
-    if makespan_s >= redo_s:
+    # What is slow makes all take longer, so there is no need to know how much if what is left is shorter anyway.
+    if found.felt_s >= redo_s and (not slow or found.felt_s >= evaluate(slow.under(plan)).makespan_s):
         raise InfeasibleError("to do all of the iteration again is as quick")
-    least_s = min(bound_s(found.costs, found.operations, found.left), makespan_s)
+    least_s = found.bound_s
+    if makespan_s <= least_s * (1 + ROUNDING):
+        least_s = makespan_s
     gap = makespan_s / least_s - 1 if least_s > 0 else 0.0
     cuts = found.left.cuts
     return Rest(
@@ -78,7 +91,7 @@ def plan_rest(
         _workers(found.crew, cuts, found.left.given_up, found.operations, found.schedule),
         found.agreement.sealed,
         found.agreement.copies,
-        _sends(found.crew, cuts, found.operations),
+        _sends(found.crew, cuts, found.operations, found.schedule),
         RestPrediction(makespan_s, least_s, gap, redo_s),
     )
 
@@ -88,19 +101,41 @@ def rest_makespan_s(plan: Plan, seats: tuple[tuple[str, Place], ...], standings:
 
     The rest as for `Resume`.
     """
-    return _found(plan, seats, standings).schedule.makespan_s
+    return _found(plan, seats, standings, AS_PLANNED).schedule.makespan_s
 
 
-def _found(plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[Standing, ...]) -> _Found:
+def warm_up(plan: Plan) -> None:
+    """Load now, in some seconds, the machine code that a large plan's rests need; small ones do without.
+
+    Args:
+        plan: one that is like those to follow.
+    """
+    operations = sum(1 + worker.order.count(" ") for worker in plan.live_workers() if worker.order)
+    if operations > INTERPRETED_OPERATIONS:
+        seats = tuple((worker.name, worker.place) for worker in plan.live_workers())
+        nothing = tuple(Standing(worker.name, plan.stage_of(worker).layers) for worker in plan.live_workers())
+        rest_makespan_s(plan, seats, nothing)
+
+
+def _found(
+    plan: Plan, seats: tuple[tuple[str, Place], ...], standings: tuple[Standing, ...], slow: PlanConditions
+) -> _Found:
     crew = Crew.seated(plan, seats, standings)
     agreement = agree(crew)
     left = remaining(crew, agreement.sealed)
-    costs = costs_of(crew, plan, left.cuts, agreement.sealed)
     cells = int((left.forward | left.backward).sum()) + len(left.weights)
     form = Form(pays(dispatch, 3 * cells, INTERPRETED_OPERATIONS))
-    executor = route(crew, costs, left, form)
-    operations = operations_of(crew, costs, left, executor)
-    return _Found(crew, agreement, costs, left, operations, schedule(costs, operations, form))
+    costs = costs_of(crew, plan, left.cuts, agreement.sealed)
+    felt = costs_of(crew, slow.under(plan), left.cuts, agreement.sealed) if slow else costs
+    executor = route(crew, felt, left, form)
+    operations = operations_of(crew, felt, left, executor)
+    least_s = bound_s(crew, felt, left)
+    found = schedule(felt, operations, least_s * (1 + ROUNDING), form)
+    felt_s = found.makespan_s
+    if slow:
+        operations = at_costs(costs, operations)
+        found, least_s = timed(costs, operations, found, form), bound_s(crew, costs, left)
+    return _Found(crew, agreement, costs, left, operations, found, least_s, felt_s)
 
 
 def _workers(
@@ -108,20 +143,37 @@ def _workers(
     cuts: Sequence[int],
     given_up: Sequence[tuple[Layers, ...]],
     operations: OperationTable,
-    found: Schedule,
+    found: RestSchedule,
 ) -> tuple[RestWorker, ...]:
-    units, origin = operations.units, _origins(crew.plan)
-    rows = []
-    for number, worker in enumerate(crew.workers):
-        order = []
-        for place in found.orders[number].tolist():
-            unit = int(operations.unit[place])
-            kind, (pipeline, microbatch) = KINDS[int(operations.kind[place])], origin[int(units.microbatch[unit])]
-            layers = cuts[int(units.first[unit])], cuts[int(units.stop[unit])]
-            order.append(RestOperation(Operation(kind, pipeline, microbatch), layers, bool(units.counts[unit])))
-        text = print_rest_order(tuple(order), worker.pipeline, crew.stages[number].layers)
-        rows.append(RestWorker(crew.names[number], crew.standings[number].worker, text, given_up[number]))
-    return tuple(rows)
+    """What each worker runs: mostly all its layers, whose operations are written at once."""
+    units, starts = operations.units, [0, *accumulate(map(len, found.orders))]
+    order = np.concatenate(found.orders)
+    unit = operations.unit[order]
+    number = len(KINDS) * units.microbatch[unit] + operations.kind[order]
+    own, foreign = _tokens(tuple(pipeline.microbatches for pipeline in crew.plan.pipelines))
+    pipelines = np.array([worker.pipeline for worker in crew.workers])
+    worker = operations.worker[order]
+    is_own = np.repeat([k for k, _ in _origins(crew.plan)], len(KINDS))[number] == pipelines[worker]
+    tokens = np.where(is_own, own[number], foreign[number]).tolist()
+    layers = np.array([stage.layers for stage in crew.stages])[worker]
+    first, stop = np.array(cuts)[units.first[unit]], np.array(cuts)[units.stop[unit]]
+    is_part = (layers[:, 0] != first) | (layers[:, 1] != stop)
+    for at in np.flatnonzero(is_part | ~units.counts[unit]).tolist():
+        tokens[at] += f":{first[at]}-{stop[at]}" * bool(is_part[at]) + "~" * (not units.counts[unit[at]])
+    rows = zip(crew.names, crew.standings, pairwise(starts), given_up, strict=True)
+    return tuple(
+        RestWorker(place, standing.worker, " ".join(tokens[begin:end]), dropped)
+        for place, standing, (begin, end), dropped in rows
+    )
+
+
+@lru_cache(maxsize=2)  # a running job asks again and again for the same pipelines
+def _tokens(microbatches: tuple[int, ...]) -> tuple[Any, Any]:
+    """How F, I, W and B of all micro-batches are written, in orders of their own pipeline and of others."""
+    places = [(k, j) for k, count in enumerate(microbatches) for j in range(count)]
+    own = [f"{kind}{j}" for _, j in places for kind in KINDS]
+    foreign = [f"{kind}{k}.{j}" for k, j in places for kind in KINDS]
+    return np.array(own, dtype=object), np.array(foreign, dtype=object)
 
 
 def _origins(plan: Plan) -> list[tuple[int, int]]:
@@ -129,11 +181,13 @@ def _origins(plan: Plan) -> list[tuple[int, int]]:
     return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
 
 
-def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable) -> tuple[Resend, ...]:
+def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable, found: RestSchedule) -> tuple[Resend, ...]:
+    """What is sent again, what is needed first ahead."""
     sends = operations.sends
-    kinds: dict[int, MessageKind] = {ACTIVATION: "activation"}
-    columns = (column.tolist() for column in (sends.source, sends.target, sends.kind, sends.microbatch, sends.boundary))
+    order = np.lexsort((sends.taker, found.begin_s[sends.taker]))
+    columns = (sends.source, operations.worker[sends.taker], sends.kind, sends.microbatch, sends.boundary)
+    rows = zip(*(column[order].tolist() for column in columns), strict=True)
     return tuple(
-        Resend(crew.names[source], crew.names[target], kinds.get(kind, "gradient"), microbatch, cuts[boundary])
-        for source, target, kind, microbatch, boundary in zip(*columns, strict=True)
+        Resend(crew.names[source], crew.names[target], MESSAGE_KINDS[kind], microbatch, cuts[boundary])
+        for source, target, kind, microbatch, boundary in rows
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
-from ...schemas.resumption import layer_runs
+from ...schemas.resumption import MessageKind, layer_runs
 from .crew import Crew, each
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 NOBODY = -1
 ACTIVATION, GRADIENT = 0, 1
-KINDS_OF_MESSAGES = {"activation": ACTIVATION, "gradient": GRADIENT}
+MESSAGE_KINDS: tuple[MessageKind, MessageKind] = ("activation", "gradient")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,13 @@ class Remaining:
     weights: Ints
     given_up: tuple[tuple[Layers, ...], ...]
     held: KeptMessages
+
+    @cached_property
+    def kept(self) -> Flags:
+        """Which messages somebody has: kinds x boundaries x micro-batches."""
+        found = np.zeros((2, len(self.cuts), self.forward.shape[1]), dtype=np.bool_)
+        found[self.held.kind, self.held.boundary, self.held.microbatch] = True
+        return found
 
     @property
     def is_empty(self) -> bool:
@@ -207,7 +215,7 @@ def _check_held(crew: Crew, worker: int, layers: Layers) -> None:
 
 def _any(drops: Flags) -> Flags:
     """Which workers drop something."""
-    found: Flags = drops.any(axis=1)
+    found: Flags = drops.sum(axis=1) > 0
     return found
 
 
@@ -251,9 +259,8 @@ class _Stashes:
         before = np.zeros((len(todo) + 1, todo.shape[1]), dtype=np.int64)
         np.cumsum(todo, axis=0, out=before[1:])
         there = before[self.stop, self.microbatch] - before[self.first, self.microbatch]
-        fits: Flags = (
-            self.stays & (there == self.stop - self.first) & ~(self.after_input & drops.any(axis=1)[self.worker])
-        )
+        fits: Flags = self.stays & (there == self.stop - self.first)
+        fits[self.after_input & _any(drops)[self.worker]] = False
         taken = np.zeros_like(before)
         np.add.at(taken, (self.first[fits], self.microbatch[fits]), 1)
         np.add.at(taken, (self.stop[fits], self.microbatch[fits]), -1)
@@ -305,11 +312,9 @@ class _Fitting:
 
 
 def _held(crew: Crew, place: dict[int, int]) -> KeptMessages:
-    heads, numbers = [], []
-    for worker, standing in enumerate(crew.standings):
-        for one in standing.messages:
-            heads.append((worker, KINDS_OF_MESSAGES[one.kind], place[one.boundary]))
-            numbers.append(one.microbatches)
+    rows = [(worker, one) for worker, standing in enumerate(crew.standings) for one in standing.messages]
+    heads = [(worker, int(one.kind == "gradient"), place[one.boundary]) for worker, one in rows]
+    numbers = [one.microbatches for _, one in rows]
     if not heads:
         nothing = np.zeros(0, dtype=np.int64)
         return KeptMessages(nothing, nothing, nothing, nothing)

@@ -1,18 +1,19 @@
 """Who does what is left that is free: nobody has begun it, or its work was lost.
 
-Whoever has least left takes it (water-filling), but for who takes it in the plan that follows, as long as he has no
-more than his fair share. Of neighbouring pieces that one worker can do, it does both unless that costs it more than
-another one would need: every cut costs a message.
+Whoever has least left takes it (water-filling), but for who holds it in the micro-batch's own pipeline, as long as he
+has no more than his fair share. Of neighbouring pieces that one worker can do, it does both unless that costs it more
+than another one would need: every cut costs a message.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ..scheduling.forms import Form
+from ..scheduling.problem import ROUNDING
 from .remaining import NOBODY
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ INFINITY = float("inf")
 TINY = 1e-300  # of what takes no time
 
 
-class Free(NamedTuple):
+class FreeWork(NamedTuple):
     """Work to be given away; what is said of cells stands at `micro-batch * pieces + piece`.
 
     Attributes:
         pieces: how many there are.
         kinds: of each cell, 1 for F, 2 for I and 4 for what counts; 0 where nothing is free.
         holders, holders_start: who holds piece n: `holders[holders_start[n]:holders_start[n + 1]]`.
-        home: who takes each cell in the plan that follows, or NOBODY.
+        home: who holds each cell in the micro-batch's own pipeline, or NOBODY.
         length: layers of each piece.
         layer_s: of each worker, F, I and W of a layer, at `3 * worker`.
         fair_s: up to so much work each worker keeps its own.
@@ -51,7 +52,7 @@ class Free(NamedTuple):
 
 
 @kernel
-def needs_s(free: Free, worker: int, piece: int, kinds: int) -> float:
+def needs_s(free: FreeWork, worker: int, piece: int, kinds: int) -> float:
     """How long a worker needs for a cell."""
     at = 3 * worker
     per_layer_s = 0.0
@@ -65,37 +66,51 @@ def needs_s(free: Free, worker: int, piece: int, kinds: int) -> float:
 
 
 @kernel
-def pour(given: tuple, load_s: MutableFloats, executor: MutableInts) -> None:  # type: ignore[type-arg]
+def stay_home(free: FreeWork, load_s: MutableFloats, executor: MutableInts) -> None:
+    """Give cells to their own pipelines' workers, as long as these have no more than their share."""
+    for cell in range(len(free.kinds)):
+        kinds, home = free.kinds[cell], free.home[cell]
+        if kinds > 0 and home != NOBODY:
+            after_s = load_s[home] + needs_s(free, home, cell % free.pieces, kinds)
+            if after_s <= free.fair_s[home]:
+                executor[cell] = home
+                load_s[home] = after_s
+
+
+@kernel
+def least_loaded(free: FreeWork, load_s: MutableFloats, cell: int, before: int) -> int:
+    """Who ends first with a cell on top of what it has; `before` if it has no more than that already."""
+    piece = cell % free.pieces
+    best = NOBODY
+    least_s = INFINITY
+    for at in range(free.holders_start[piece], free.holders_start[piece + 1]):
+        worker = free.holders[at]
+        after_s = load_s[worker] + needs_s(free, worker, piece, free.kinds[cell])
+        if worker == before:
+            after_s = min(after_s, load_s[worker])
+        if after_s < least_s:
+            best = worker
+            least_s = after_s
+    return best
+
+
+@kernel
+def pour(given: tuple[Any, ...], load_s: MutableFloats, executor: MutableInts) -> None:
     """Give all free work away.
 
     Args:
-        given: `Free` as a plain tuple.
+        given: `FreeWork` as a plain tuple.
         load_s: what each worker has to do already; what it gets comes on top.
-        executor: receives who does each cell.
+        executor: who does each cell, or NOBODY; receives who does what is free.
     """
-    free = Free(*given)
+    free = FreeWork(*given)
+    stay_home(free, load_s, executor)
     for cell in range(len(free.kinds)):
-        kinds = free.kinds[cell]
-        if kinds == 0:
-            continue
-        piece = cell % free.pieces
-        begin, end = free.holders_start[piece], free.holders_start[piece + 1]
-        best = free.home[cell]
-        if best == NOBODY or load_s[best] + needs_s(free, best, piece, kinds) > free.fair_s[best]:
-            least_s = INFINITY
-            for at in range(begin, end):
-                worker = free.holders[at]
-                after_s = load_s[worker] + needs_s(free, worker, piece, kinds)
-                if after_s < least_s:
-                    best = worker
-                    least_s = after_s
-            before = executor[cell - 1] if piece > 0 and free.kinds[cell - 1] > 0 else NOBODY
-            if before != NOBODY:
-                for at in range(begin, end):
-                    if free.holders[at] == before and load_s[before] <= least_s:
-                        best = before
-        load_s[best] += needs_s(free, best, piece, kinds)
-        executor[cell] = best
+        if free.kinds[cell] > 0 and executor[cell] == NOBODY:
+            before = executor[cell - 1] if cell % free.pieces > 0 else NOBODY
+            worker = least_loaded(free, load_s, cell, before)
+            load_s[worker] += needs_s(free, worker, cell % free.pieces, free.kinds[cell])
+            executor[cell] = worker
 
 
 def route(crew: Crew, costs: CrewCosts, left: Remaining, form: Form) -> IntArray:
@@ -106,7 +121,7 @@ def route(crew: Crew, costs: CrewCosts, left: Remaining, form: Form) -> IntArray
     layer_s = costs.duration_s[:, :3] / costs.held[:, None]
     load_s = _begun_s(costs, left, layer_s)
     holders = [np.flatnonzero((costs.first <= n) & (n < costs.stop)) for n in range(len(costs.length))]
-    free = Free(
+    free = FreeWork(
         len(costs.length),
         form.ints(kinds.ravel()),
         form.ints(np.cumsum([0, *map(len, holders)])),
@@ -145,21 +160,14 @@ def _fair_s(
     speed, begun = np.zeros(len(layers)), np.zeros(len(layers))
     np.add.at(speed, component, 1 / each_s)
     np.add.at(begun, component, load_s / each_s)
-    found: NDArray[np.float64] = ((layers + begun) / speed)[component]
+    found: NDArray[np.float64] = ((layers + begun) / speed)[component] * (1 + ROUNDING)
     return found
 
 
 def homes(crew: Crew, costs: CrewCosts) -> NDArray[np.int64]:
-    """Who does what in the plan that follows: micro-batches x pieces, NOBODY where it says nothing."""
-    from ...schemas.orders import parse_columns
-
-    columns = parse_columns([worker.order or "" for worker in crew.workers], costs.pipeline.tolist())
-    worker = np.repeat(np.arange(len(crew.workers)), columns.counts)[columns.kind == 0]
-    offset = np.searchsorted(costs.origin, np.arange(len(crew.plan.pipelines)))
-    microbatch = offset[columns.pipeline] + columns.microbatch
-    found = np.full((crew.microbatches, len(costs.length)), NOBODY, dtype=np.int64)
-    microbatch = microbatch[columns.kind == 0]
-    for piece in range(len(costs.length)):
-        here = (costs.first[worker] <= piece) & (piece < costs.stop[worker])
-        found[microbatch[here], piece] = worker[here]
-    return found
+    """Who holds what in the pipeline of a micro-batch: micro-batches x pieces, NOBODY where that worker is dead."""
+    found = np.full((len(crew.plan.pipelines), len(costs.length)), NOBODY, dtype=np.int64)
+    for number in range(len(costs.held)):
+        found[costs.pipeline[number], costs.first[number] : costs.stop[number]] = number
+    own: NDArray[np.int64] = found[costs.origin]
+    return own

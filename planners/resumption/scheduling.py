@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..scheduling.forms import Form
-from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch
-from .operations import NONE, F, W
+from ..scheduling.problem import ROUNDING
+from .dispatch import FIELDS, DispatchSpace, DispatchWork, dispatch, follow, measure
+from .operations import NONE, F
+
+ALIKE = 1e-7  # tails that differ by less, of the longest
+MANY = 40_000  # of so many operations the first schedule is taken
 
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class RestSchedule:
     """The numbers of the operations that each worker runs, in order; when each begins, and what all take, in s."""
 
     orders: tuple[Ints, ...]
@@ -26,39 +31,47 @@ class Schedule:
     makespan_s: float
 
 
-def schedule(costs: CrewCosts, operations: OperationTable, form: Form) -> Schedule:
-    """The best schedule found; of infinite length where memory limits let none end."""
+def schedule(costs: CrewCosts, operations: OperationTable, goal_s: float, form: Form) -> RestSchedule:
+    """The best schedule found; of infinite length where memory limits let none end.
+
+    Args:
+        costs: of the crew.
+        operations: what is to be ordered.
+        goal_s: a schedule this short is good enough.
+        form: how kernels run.
+    """
     work = _work(costs, operations, form)
     space = _space(len(costs.held), len(operations.unit), len(costs.origin), form)
     run: Any = form.kernel(dispatch)
-    tails_s = tails(costs, operations)
     best = None
-    for priority, wait, by_claims in _rules(costs, operations, tails_s):
-        run(tuple(work), tuple(space), form.floats(priority), wait, by_claims)
+    for priority, by_claims in _rules(costs, operations, work, form):
+        run(tuple(work), tuple(space), form.floats(priority), by_claims)
         made = _made(costs, operations, work, space)
+        if by_claims and np.isfinite(made.makespan_s):  # who waited for others' memory need not in a known order
+            form.kernel(follow)(tuple(work), tuple(space))
+            made = _made(costs, operations, work, space)
         if best is None or made.makespan_s < best.makespan_s:
             best = made
+        if best.makespan_s <= goal_s or (len(operations.unit) > MANY and np.isfinite(best.makespan_s)):
+            break
     assert best is not None
     return best
 
 
-def _rules(costs: CrewCosts, operations: OperationTable, tails_s: Floats) -> list[tuple[Floats, float, int]]:
-    """Priorities, how long W waits, and whether micro-batches are let in as a whole: where memory is limited."""
-    longest_s = 2 * float(tails_s.max(initial=0.0)) + 1
-    by_tail = -tails_s
-    backward_first = by_tail + np.where(operations.kind == F, longest_s, 0.0)
-    is_limited = int(np.isfinite(costs.bytes[:, 2]).any())
-    return [
-        (priority, wait, by_claims)
-        for by_claims in range(1 + is_limited)
-        for priority in (by_tail, backward_first)
-        for wait in (0.0, 0.5)
-    ]
+def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
+    """The same orders where operations and messages take other times."""
+    work = _work(costs, operations, form)
+    space = _space(len(costs.held), len(operations.unit), len(costs.origin), form)
+    order = form.ints(np.concatenate(found.orders)) if np.isfinite(found.makespan_s) else space.order
+    form.kernel(follow)(tuple(work), tuple(space._replace(order=order)))
+    ended = np.isfinite(np.array(space.begin_s)).all() and np.isfinite(found.makespan_s)
+    makespan_s = costs.makespan_s(np.array(space.free_s)) if ended else float("inf")
+    return RestSchedule(found.orders, np.array(space.begin_s), makespan_s)
 
 
-def _claims(operations: OperationTable, microbatches: int) -> tuple[Ints, Ints, Floats]:
-    """What the F of each micro-batch take, and where: `claim_start`, `claim_worker` and `claim_bytes`."""
-    takes = np.flatnonzero(operations.takes_bytes > 0)
+def _claims(operations: OperationTable, limit_bytes: Floats, microbatches: int) -> tuple[Ints, Ints, Floats]:
+    """What the F of each micro-batch take where there are limits: `claim_start`, `claim_worker` and `claim_bytes`."""
+    takes = np.flatnonzero((operations.takes_bytes > 0) & np.isfinite(limit_bytes[operations.worker]))
     microbatch = operations.units.microbatch[operations.unit[takes]]
     workers = int(operations.worker.max(initial=0)) + 1
     claims, at = np.unique(microbatch * workers + operations.worker[takes], return_inverse=True)
@@ -68,14 +81,43 @@ def _claims(operations: OperationTable, microbatches: int) -> tuple[Ints, Ints, 
     return start, claims % workers, sizes
 
 
-def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> Schedule:
+def _rules(
+    costs: CrewCosts, operations: OperationTable, work: DispatchWork, form: Form
+) -> Iterator[tuple[Floats, int]]:
+    """Priorities, and whether micro-batches are let in as a whole: where memory is limited, when all else is tried."""
+    priorities = list(_priorities(costs, operations, work, form))
+    is_limited = int(np.isfinite(costs.bytes[:, 2]).any())
+    return ((priority, by_claims) for by_claims in range(1 + is_limited) for priority in priorities)
+
+
+def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork, form: Form) -> Iterator[Floats]:
+    """I and B before F, which brings the first I back sooner, what has the longest tail ahead; and the tail alone.
+
+    Of alike ones those go first that are first in their pipelines, so that all stages take them in one order. Where
+    memory is short: I and B first, and F ahead whose I needs nothing from others, for what waits takes room meanwhile.
+    """
+    tail_s = form.float_space(len(operations.unit))
+    form.kernel(measure)(tuple(work), form.floats(costs.following_s), tail_s)
+    longest_s = max(tail_s, default=0.0)
+    rank = costs.rank[operations.units.microbatch[operations.unit]]
+    by_tail = -np.array(tail_s) + rank * (longest_s * ALIKE / max(1, len(costs.rank)))
+    later_s = np.where(operations.kind == F, 2 * longest_s + 1.0, 0.0)
+    yield by_tail + later_s
+    yield by_tail
+    if np.isfinite(costs.bytes[:, 2]).any():
+        backward = operations.units.backward[operations.unit]
+        waits = (operations.kind == F) & (backward != NONE) & (operations.maker[backward] != NONE)
+        yield by_tail + later_s * (1 + waits)
+
+
+def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, space: DispatchSpace) -> RestSchedule:
     counts = np.asarray(space.counts).reshape(-1, FIELDS)[:, -1].tolist()
-    order, start = np.array(space.order), list(work.start)
+    order, start = np.array(space.order, dtype=np.int64), list(work.start)
     orders = tuple(order[at : at + count] for at, count in zip(start, counts, strict=False))
     makespan_s = float("inf")
     if sum(counts) == len(operations.unit):
         makespan_s = costs.makespan_s(np.array(space.free_s))
-    return Schedule(orders, np.array(space.begin_s), makespan_s)
+    return RestSchedule(orders, np.array(space.begin_s), makespan_s)
 
 
 def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchWork:
@@ -90,7 +132,7 @@ def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchW
     stashed = (units.forward == NONE) & units.counts
     size = np.where(units.backward == NONE, costs.bytes[units.worker, 1], costs.bytes[units.worker, 0])
     np.add.at(held_bytes, units.worker[stashed], size[stashed])
-    claim_start, claim_worker, claim_bytes = _claims(operations, len(costs.origin))
+    claim_start, claim_worker, claim_bytes = _claims(operations, costs.bytes[:, 2], len(costs.origin))
     return DispatchWork(
         worker=form.ints(operations.worker),
         kind=form.ints(operations.kind),
@@ -104,7 +146,7 @@ def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchW
         leaves_bytes=form.floats(operations.leaves_bytes),
         start=form.ints(np.cumsum([0, *np.bincount(operations.worker, minlength=len(held_bytes)).tolist()])),
         held_bytes=form.floats(held_bytes),
-        limit_bytes=form.floats(costs.bytes[:, 2]),
+        limit_bytes=form.floats(costs.bytes[:, 2] * (1 + ROUNDING)),  # shares of layers add up with rounding
         microbatch=form.ints(units.microbatch[operations.unit]),
         claim_start=form.ints(claim_start),
         claim_worker=form.ints(claim_worker),
@@ -120,29 +162,3 @@ def _space(workers: int, operations: int, microbatches: int, form: Form) -> Disp
         form.float_space(workers), form.int_space(workers), form.int_space(workers),
         form.int_space(microbatches), form.int_space(2),
     )  # fmt: skip
-
-
-def tails(costs: CrewCosts, operations: OperationTable) -> Floats:
-    """The longest chain from the start of each operation to the end of the iteration, in s."""
-    count = len(operations.unit)
-    next_own, next_other = np.full(count, NONE), np.full(count, NONE)
-    after, takes = operations.ahead != NONE, operations.maker != NONE
-    next_own[operations.ahead[after]] = np.flatnonzero(after)
-    next_other[operations.maker[takes]] = np.flatnonzero(takes)
-    found = costs.following_s[operations.worker] + operations.duration_s
-    order = _backwards(operations)
-    for number in order.tolist():
-        tail_s = found[number]
-        for other, delay_s in ((next_own[number], 0.0), (next_other[number], 1.0)):
-            if other != NONE:
-                delay = operations.delay_s[other] if delay_s else 0.0
-                tail_s = max(tail_s, found[other] + delay + operations.duration_s[number])
-        found[number] = tail_s
-    return found
-
-
-def _backwards(operations: OperationTable) -> Ints:
-    """An order in which each operation comes after those that wait for it: W, then I upwards, then F downwards."""
-    first = operations.units.first[operations.unit]
-    rank = np.where(operations.kind == W, 0, np.where(operations.kind == F, 2, 1))
-    return np.lexsort((np.where(operations.kind == F, -first, first), rank))

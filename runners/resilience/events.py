@@ -228,7 +228,7 @@ class IterationResumed(Announcement):
     Attributes:
         kept: forward and backward passes, each of a micro-batch at a worker, whose work stays: what is in the workers'
             parts of the sums, in sums of whole stages that have ended, or under way where somebody goes on with it.
-        left: operations that are yet to be run.
+        left: passes that are yet to be run.
         again: those of them that are run again, only for the messages that come of them.
         resent: messages that are sent again.
         copied: sums of gradients that go to workers that lack them.
@@ -249,7 +249,7 @@ class IterationResumed(Announcement):
         """How much is kept, and what is left."""
         again = f", {self.again} of them again" if self.again else ""
         sealed = f"; of {self.sealed} the sums are there" if self.sealed else ""
-        kept = f"{counted(self.kept, 'pass', 'es')} kept, {counted(self.left, 'operation')} left"
+        kept = f"{self.kept} passes kept, {self.left} left"
         return f"iteration {self.iteration} goes on: {kept}{again}{sealed}"
 
 
@@ -735,19 +735,12 @@ def announcements_of(message: Epoch, plan: Plan, joining: Collection[str]) -> It
 
 
 def _resumed(rest: Rest, plan: Plan) -> IterationResumed:
-    left = [one for number in range(len(rest.workers)) for one in rest.operations(number, plan)]
-    sealed = {layer for layers in rest.sealed for layer in range(*layers)}
-    kept = 0
-    for number, worker in enumerate(plan.live_workers()):
-        kept += 2 * sum(len(runs) for runs in rest.kept(number, plan).values())
-        kept += sum(1 if after == "F" else 2 for after in rest.taken_up(number, plan).values())
-        if sealed.issuperset(range(*plan.stage_of(worker).layers)):
-            kept += sum(one.kind != "W" for one in worker.operations())
+    orders = [one.order for one in rest.workers]
     return IterationResumed(
         iteration=rest.iteration,
-        kept=kept,
-        left=len(left),
-        again=sum(not one.accumulates for one in left),
+        kept=rest.passes_kept(plan),
+        left=sum(order.count(kind) for order in orders for kind in "FIB"),
+        again=sum(order.count("~") for order in orders),
         resent=len(rest.sends),
         copied=len(rest.copies),
         sealed=print_layers(rest.sealed) if rest.sealed else "",

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, isfinite, sqrt
+from types import MappingProxyType
 from typing import Any
 
 from ...schemas.checkpoint import print_layers
@@ -28,6 +29,9 @@ from .protocol import (
 )
 
 Seats = dict[Place, str]  # the workers' names by their places
+# Losses that workers have told before they summed gradients, by micro-batch and the end of the worker's layers, and all
+# of these: of other stages' workers it is what layers add to the loss.
+ToldLosses = Mapping[tuple[int, int], tuple[Layers, MicrobatchLoss]]
 
 
 @dataclass
@@ -175,20 +179,16 @@ class VoteCounter:
     Args:
         plan: what is executed.
         rest: what is left of the first iteration; None: all.
-        losses: of that, by micro-batch, as they were told before the sums; where those are sealed they count, whoever
-            is gone since.
+        losses: of that, as they were told before the sums; where those are sealed they count, whoever is gone since.
     """
 
-    def __init__(
-        self, plan: Plan, rest: Rest | None = None, losses: Mapping[int, MicrobatchLoss] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, rest: Rest | None = None, losses: ToldLosses = MappingProxyType({})) -> None:
         self._rest = rest
         self._wanted = list(range(plan.total_microbatches()))
         self._layers = {place: layers_at(plan, place) for place in live_places(plan)}
         self._number_of_layers = layers_of(plan)
-        self._told = (
-            losses if rest is not None and losses is not None and seals(rest, self._number_of_layers - 1) else {}
-        )
+        parts = {self._part(loss, layers): loss for layers, loss in losses.values()}
+        self._told = {part: loss for part, loss in parts.items() if self._outlives(part)}
         self._votes: dict[int, dict[Place, Vote]] = {}
 
     def add(self, place: Place, vote: Vote) -> None:
@@ -272,11 +272,27 @@ class VoteCounter:
         return [told[layer] for layer in sorted(told)]
 
     def _losses(self, iteration: int) -> list[MicrobatchLoss]:
-        """Of each micro-batch once; in logs of before these are shares of the mean."""
-        told = [loss for vote in self._votes[iteration].values() for loss in vote.losses]
-        found = {loss[0]: loss if len(loss) == 3 else (*loss, 1 / len(self._wanted)) for loss in told}
+        """Of each micro-batch and stage once; in logs of before these are shares of the mean."""
+        found = {}
+        for place, vote in self._votes[iteration].items():
+            for loss in vote.losses:
+                told = loss if len(loss) == 3 else (*loss, 1 / len(self._wanted))
+                found[self._part(told, self._layers[place])] = told
         told_before = self._told if self._sealed(iteration) else {}
         return [*{**told_before, **found}.values()]
+
+    def _part(self, loss: MicrobatchLoss, layers: Layers) -> tuple[int, Layers]:
+        """A micro-batch, and the layers whose loss it is: the last one's is the model's, others only add to it.
+
+        A worker that holds the last layer no more tells of it still, where it has had a part in the sum.
+        """
+        last = self._number_of_layers
+        return loss[0], (last - 1, last) if loss[2] > 0 or layers[1] == last else layers
+
+    def _outlives(self, part: tuple[int, Layers]) -> bool:
+        """Whether a loss counts, whoever has told it: the sums are there that it came with."""
+        rest = self._rest
+        return rest is not None and all(seals(rest, layer) for layer in range(*part[1]))
 
     def forget(self, iteration: int) -> None:
         """The votes of a committed iteration are of no more use."""

@@ -231,6 +231,8 @@ def _state(one: Whereabouts, epoch: int, limit_s: float) -> State:
         return "hangs"
     if one.doing == "preparing" or (is_late and one.doing == "computing"):
         return "busy"
+    if is_late and one.doing == "listening" and one.idle_s < LET_GO_S:
+        return "busy"  # it is told to regroup, or of the epoch, at this moment
     if is_late:
         return "absent"
     is_at_rest = one.doing in ("listening", "waiting") and one.idle_s >= MOST_OF_IT * limit_s

@@ -554,9 +554,28 @@ class Bye:
     __pydantic_config__ = STRICT
 
 
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Who has started a worker says, on a connection of its own, that its process is dead.
+
+    Attributes:
+        proof: as of Hello.
+        worker: as of Hello.
+        pid: the process, as of its Hello.
+    """
+
+    proof: str
+    worker: Name
+    pid: Index
+    kind: Literal["dead"] = "dead"
+
+    __pydantic_config__ = STRICT
+
+
 # What a coordinator reads.
 FromWorker = (
     Hello
+    | Dead
     | Beat
     | Ready
     | Vote

@@ -20,7 +20,7 @@ from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
 from ...schemas.resumption import Rest, Standing
 from .events import PlanRest, RestPlanned
-from .membership import layers_of, seals
+from .membership import ToldLosses, layers_of, seals
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
 
 Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
@@ -132,8 +132,10 @@ class Inventory:
         if answer is None:
             return self._ask(question) if self.is_complete and question not in self._questions else None
         assert self._plan is not None
-        missing = self._plan.total_microbatches() - len(self.losses.of(self.message.iteration))
-        if answer.rest is not None and seals(answer.rest, layers_of(self._plan) - 1) and missing:
+        last = layers_of(self._plan)
+        told = self.losses.of(self.message.iteration).values()
+        known = {loss[0] for layers, loss in told if layers[1] == last or loss[2] > 0}
+        if answer.rest is not None and seals(answer.rest, last - 1) and len(known) < self._plan.total_microbatches():
             return replace(answer, rest=None, reason="losses of some micro-batches are lost with who told them")
         return answer
 
@@ -190,22 +192,22 @@ class LossBook:
 
     def __init__(self) -> None:
         self._since = 0  # the epoch in which the iteration under way was begun anew last
-        self._told: dict[int, dict[int, MicrobatchLoss]] = {}  # by iteration, by micro-batch
+        self._told: dict[int, dict[tuple[int, int], tuple[Layers, MicrobatchLoss]]] = {}  # by iteration
 
-    def add(self, told: LossesTold, committed: int) -> None:
-        """A worker has told some; the latest of a micro-batch counts.
+    def add(self, layers: Layers, told: LossesTold, committed: int) -> None:
+        """A worker has told some; the latest of a micro-batch and a stage counts.
 
         Args:
-            told: by whomever.
+            layers: that it holds.
+            told: by it.
             committed: the last iteration that is.
         """
         if told.epoch >= self._since and told.iteration > committed:
-            self._told.setdefault(told.iteration, {}).update(
-                {number: loss for loss in told.losses for number in loss[:1]}
-            )
+            found = {(loss[0], layers[1]): (layers, loss) for loss in told.losses}
+            self._told.setdefault(told.iteration, {}).update(found)
 
-    def of(self, iteration: int) -> Mapping[int, MicrobatchLoss]:
-        """Those of an iteration, by micro-batch."""
+    def of(self, iteration: int) -> ToldLosses:
+        """Those of an iteration."""
         return self._told.get(iteration, {})
 
     def begin_epoch(self, epoch: int, rest: Rest | None) -> None:

@@ -805,7 +805,7 @@ class CoordinatorRules:
         if member is None:
             return False
         if isinstance(told, LossesTold):
-            self._inventory.losses.add(told, self.committed)
+            self._inventory.losses.add(member.holds or (0, 0), told, self.committed)
             return False
         wrong = self._inventory.note(member.name, member.holds, told)
         if wrong is not None:

@@ -48,6 +48,7 @@ from .protocol import (
     MEMBER_BYTES,
     Beat,
     Bye,
+    Dead,
     End,
     Epoch,
     Failed,
@@ -369,11 +370,14 @@ class Server:
             hello = from_worker(line)
         except InvalidInputError:
             return self.refuse(stranger, "what it said is no message of ours", shown=line)
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, Hello | Dead):
             return self.refuse(stranger, f"it said {hello.kind} before it said hello")
         if not self._strangers.has_proven(stranger, hello.proof):
             return self.refuse(stranger, "it does not know the job's secret")
-        return self._admit(stranger, hello)
+        if isinstance(hello, Hello):
+            return self._admit(stranger, hello)
+        self._mourn(hello.worker, hello.pid)
+        return stranger.part(self._limits.linger_s)
 
     def _mourn(self, worker: str, pid: int) -> None:
         for member in self._members.values():
@@ -429,7 +433,7 @@ class Server:
             case Bye():
                 self._leave(member, "said bye")
                 member.part(self._limits.linger_s)
-            case Hello():
+            case Hello() | Dead():
                 self.lose(member, "said hello twice")
             case _:
                 if self._finished is None:

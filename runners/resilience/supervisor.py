@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING
 from ...schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError, remark
 from ...schemas.quantities import print_time
 from ..processes import WorkerProcesses
+from ..training import SECRET
 from .progress import FAILED, HUNG
-from .wire import parse_address
+from .protocol import STRANGER_BYTES, Challenge, Dead, encode, from_coordinator
+from .wire import parse_address, prove
 
 if TYPE_CHECKING:
     from ..nursery import Nursery
@@ -150,12 +152,21 @@ class Supervisor:
             time.sleep(TICK_S)
         return False
 
+    def _tell_of_death(self, worker: str, pid: int) -> None:
+        """In the lifeline's thread: have the coordinator know, which sees no end of the connection for long."""
+        secret = self._environment.get(SECRET, "").encode()
+        for address in self._addresses:
+            with suppress(OSError, InvalidInputError), socket.create_connection(address, KNOCK_S) as connection:
+                challenge = from_coordinator(connection.makefile("rb").readline(STRANGER_BYTES))
+                if isinstance(challenge, Challenge):
+                    connection.sendall(encode(Dead(prove(secret, challenge.nonce), worker, pid)))
+
     def _live(self) -> Life:
         """Start a worker, and see it to its end."""
         begun_s = time.monotonic()
         hears, tells = os.pipe()
         os.set_blocking(hears, False)
-        with WorkerProcesses(self._nursery, keep=[*self._keep, tells]) as processes:
+        with WorkerProcesses(self._nursery, [*self._keep, tells], self._tell_of_death) as processes:
             try:
                 process = processes.start(self.name, self._arguments, {**self._environment, TELLS: str(tells)})
             finally:

@@ -27,7 +27,7 @@ import torch
 
 from ...schemas.errors import RuntimeFailedError
 from ..program import RankPair
-from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep, end_groups
+from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep
 from .groups import PrefixStore, peer_errors
 from .rendezvous import BoardStore, in_thread, meetings
 
@@ -191,6 +191,7 @@ class Connections:
             store.end()
         self._end(self._taken(None))
         wait(self._under_way, ENDING_S)
+        self._device.close()
 
     def _awaited(self, number: int, places: Sequence[str]) -> Mesh | None:
         """What was begun when membership was told, if that is what it was; None: they have to meet once more."""
@@ -217,11 +218,11 @@ class Connections:
             wait([greeting], GREETING_S)
             if _is_done(greeting):
                 return unused
-        store, lacks = self._stores_at(places, number)(0), [f"{occasion}/lacks"]
+        store, notice = self._stores_at(places, number)(0), f"{occasion}/lacks"
         with peer_errors():
-            if unused is not None and self._is_answered(greeting, lambda: store.check(lacks), number):
+            if unused is not None and self._is_answered(greeting, lambda: store.check([notice]), number):
                 return unused
-            store.set(*lacks, "")
+            store.set(notice, "")
         mesh = self._make(store, occasion, number, places, rank)
         self._keep(mesh)
         return mesh
@@ -292,7 +293,7 @@ class Connections:
 
     def _end(self, mesh: Mesh | None) -> None:
         if mesh is not None:
-            end_groups([mesh.group], self._device.turning)
+            self._device.end([mesh.group])
             mesh.sent.clear()
 
     def _begin(self, make: Callable[[], Any]) -> "Future[Any]":

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -168,17 +168,19 @@ class GlooDevice:
 
     def __init__(self, hostname: str | None = None, *, turns: bool = False) -> None:
         self._device = _gloo_device(hostname)
-        self.turning: AbstractContextManager[None] = LoopTurner(self.factory(CONNECT_LIMIT)) if turns else nullcontext()
+        self._turner = LoopTurner(self.factory(CONNECT_LIMIT)) if turns else None
+        # Wakes everybody who waits in groups of this device, here and elsewhere, and makes them useless.
+        self.end: Callable[[Iterable[Any]], None] = self._turner.end if self._turner else partial(wake_all, poison)
+
+    def close(self) -> None:
+        """Make no more groups; those that there are go on."""
+        self._device = None
+        if self._turner is not None:
+            self._turner.close()
 
     def factory(self, limit: timedelta) -> GroupFactory:
         """Makes groups, which all have to be there when the limit is over."""
         return _group_factory(self._device, limit)
-
-
-def end_groups(groups: Iterable[Any], turning: AbstractContextManager[None]) -> None:
-    """Wake everybody who waits in groups, here and elsewhere, and make them useless; in the context of their device."""
-    with turning:
-        wake_all(poison, groups)
 
 
 class GlooTransport:
@@ -225,7 +227,7 @@ class GlooTransport:
         pairs: PairGroups | None = None,
     ) -> None:
         device = device or GlooDevice(hostname)  # which is to live no longer than its groups
-        self._turning = device.turning
+        self._end_groups = device.end
         make_group = device.factory(connect_limit)
         aside = {}
         for other, step in sorted(sidesteps.items()):  # on a network on which that rank is to be reached
@@ -238,6 +240,7 @@ class GlooTransport:
         self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
         self._interrupted: Future[None] = Future()
         self._pairs = pairs or PairGroups(rank)
+        self._sums: Future[PeerGroups] = Future()
         possible = [group for group in groups if not holds_apart(group, apart)]
         make_sums = partial(PeerGroups, make_group, store, rank, possible, torch.device("cpu"))
         try:
@@ -245,7 +248,10 @@ class GlooTransport:
                 self._pairs.connect(make_group, store, world_size, apart)
             for other, make_aside in aside.items():
                 self._pairs.connect_aside(other, make_aside, sidesteps[other].meet)
-            self._sums = in_thread(make_sums, "connecting") if pairs else _made(make_sums())
+            if pairs is None:
+                self._sums.set_result(make_sums())
+            else:
+                self._sums = in_thread(make_sums, "connecting")
         except BaseException:
             self._pairs.drop()  # the error's traceback knows this object, which must not keep the connections
             raise
@@ -322,7 +328,7 @@ class GlooTransport:
             with suppress(InvalidStateError):  # by another thread, at the same time
                 self._interrupted.set_result(None)
         sums = self._sums.result().groups if _is_there(self._sums) else []
-        end_groups([*self._pairs.groups, *sums], self._turning)
+        self._end_groups([*self._pairs.groups, *sums])
 
     def close(self) -> None:
         """Interrupt, wait for those who have been woken, and let go of everything."""
@@ -350,12 +356,6 @@ class GlooTransport:
         if self.is_interrupted:
             raise RuntimeFailedError("the connections to the other workers have been interrupted")
         return self._sums.result()
-
-
-def _made(groups: PeerGroups) -> Future[PeerGroups]:
-    done: Future[PeerGroups] = Future()
-    done.set_result(groups)
-    return done
 
 
 def _is_there(groups: Future[PeerGroups]) -> bool:

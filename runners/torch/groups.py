@@ -151,7 +151,7 @@ class LoopTurner:
         ]
         for thread in threads:
             thread.start()
-        self._source, self._target = (end.result() for end in ends)
+        self._ends: tuple[Any, ...] = tuple(end.result() for end in ends)
         self._lock = threading.Lock()
         self._inside = 0
         self._is_turning = False
@@ -167,14 +167,26 @@ class LoopTurner:
         with self._lock:
             self._inside -= 1
 
+    def close(self) -> None:
+        """Let go of the connection; closing others takes its time again."""
+        with self._lock:
+            self._ends = ()
+
+    def end(self, groups: Iterable[Any]) -> None:
+        """Wake everybody who waits in groups on that device: in a moment, so one after the other, without threads."""
+        with self:
+            for group in groups:
+                poison(group)
+
     def _turn(self) -> None:
         token, room = torch.zeros(1), torch.zeros(1)
         while True:
             with self._lock:
-                if self._inside == 0:
+                if self._inside == 0 or not self._ends:
                     self._is_turning = False
                     return
-            received, sent = self._target.recv([room], 0, 0), self._source.send([token], 1, 0)
+                source, target = self._ends
+            received, sent = target.recv([room], 0, 0), source.send([token], 1, 0)
             received.wait()
             sent.wait()
             time.sleep(0.0003)

@@ -200,7 +200,7 @@ class StageSums:
                 for view, own in zip(self.held.gradients.of_tie(tie), given.held.gradients.of_tie(tie), strict=True):
                     view.copy_(own)
             else:
-                self.give_up(layer for layer in tie if layer in both)
+                self.give_up(layer for layer in tie if layer in both and layer not in sealed)
         self.seal(given.sealed.intersection(both), given.ties.intersection(self.held.gradients.ties))
 
     def _clear(self, layer: int) -> None:
@@ -270,6 +270,29 @@ class IterationProgress:
             for (number, layers), last in self._under_way.items()
             if number in microbatches and layers == held.layers_range
         }
+
+    def give_up(self, layers: Collection[Layers]) -> None:
+        """Have nothing in the sums over some layers; nor over any, if the I of a micro-batch is in them already.
+
+        What is half in the sums is of no use then: it is dropped.
+
+        Args:
+            layers: ranges [first, stop); there may be none.
+        """
+        if not layers:
+            return
+        assert self.sums is not None
+        dropped = {layer for own in layers for layer in range(*own)}
+        if any(last == "I" for last, _ in self._under_way.values()):
+            dropped = set(range(*self.sums.held.layers_range)) - self.sums.sealed
+            self.keep_stashes({number for (number, _), (last, _) in self._under_way.items() if last == "F"})
+        self.sums.give_up(dropped)
+
+    def move_to(self, sums: StageSums) -> None:
+        """Go on in another stage, into which nothing comes of what is under way."""
+        if self.sums is not None:
+            self.keep_stashes(())
+        self.sums = sums
 
     @property
     def losses(self) -> dict[int, torch.Tensor]:

@@ -665,8 +665,9 @@ class ResilientWorker:
             batch.prefetch(number, rank.reads)  # of the first iteration of a plan nothing has been read
             batch.prefetch(number + 1, self._by_plan.reads)
         self._forget_until(self._rules.committed)
-        progress = self._progress.setdefault(number, self._begin(number))
-        iteration = Iteration(rank, number, batch(number), progress)
+        if is_rest or self._task.log_memory_bytes != 0:
+            self._progress.setdefault(number, self._begin(number))
+        iteration = Iteration(rank, number, batch(number), self._progress.get(number))
         iteration.reduce()
         self._activity.be("computing", "vote")
         losses, squares = told(iteration.losses), self._held.squared_norms(self._by_plan.first_held)

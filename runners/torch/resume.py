@@ -56,8 +56,7 @@ class SumTaker:
         given = progress.sums
         if given is not None:
             given.unseal(sealed)
-            for layers in self.rest.workers[self.rank].given_up:
-                given.give_up(range(*layers))
+            progress.give_up(self.rest.workers[self.rank].given_up)
         sums = given if given is not None and given.held is taken else self._begun(progress, taken, sealed)
         names = [worker.name for worker in self.plan.live_workers()]
         sent = [copy for copy in self.rest.copies if names.index(copy.source) == self.rank]
@@ -70,15 +69,15 @@ class SumTaker:
         found: dict[int, str] = {}
         for held, copies in ((given and given.held, sent), (taken, received)):
             found |= {layer: _sha256(held, layer) for copy in copies for layer in range(*copy.layers) if held}
-        progress.sums = sums
+        if sums is not given:
+            progress.move_to(sums)
         return found
 
     def _begun(self, progress: IterationProgress, taken: HeldStage, sealed: set[int]) -> StageSums:
-        """The sums of another stage than before, with what goes over; nothing that is under way does."""
+        """The sums of another stage than before, with what goes over."""
         taken.begin()
         sums = StageSums(taken)
         if progress.sums is not None:
-            progress.keep_stashes(())
             sums.take_over(progress.sums, sealed)
         return sums
 

@@ -32,7 +32,7 @@ class IterationAttempt:
         before: what each rank had of the iteration at the start.
         log: what it keeps of messages.
         cuts_s: when each rank left it, on the story's clock; infinite where it did not.
-        added: what ranks ran after they were told to leave, on the story's clock.
+        added: by rank, what it ran once it had left, on the story's clock.
     """
 
     iteration: int
@@ -44,7 +44,7 @@ class IterationAttempt:
     before: tuple[PartialWork, ...]
     log: LogLimit
     cuts_s: list[float] = field(init=False)
-    added: list[Span] = field(default_factory=list)
+    added: dict[int, list[Span]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cuts_s = [math.inf] * len(self.actors)
@@ -62,22 +62,23 @@ class IterationAttempt:
                 start_s, end_s = span.start_s + self.start_s, span.end_s + self.start_s
                 if start_s < stop_s:
                     yield replace(span, start_s=start_s, end_s=min(end_s, stop_s), iteration=self.iteration)
-        yield from self.added
+        yield from (span for own in self.added.values() for span in own)
 
     def work(self, rank: int, until_s: float = math.inf, called_s: float = math.inf) -> PartialWork:
-        """What a rank has of the iteration if it leaves it then, being told to at a time before (`worked`)."""
+        """What a rank has of the iteration if it leaves it then, being called at a time before (`worked`)."""
         return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s, called_s, self.log)
 
-    def run_weights(self, rank: int, work: PartialWork, start_s: float) -> float:
-        """Have a rank run the W of what it has half done in parts of its stage; gives when that is done."""
+    def run_weights(self, rank: int, work: PartialWork) -> float:
+        """Have a rank that has left run the W of what it has half done in parts of its stage; gives when it is done."""
         plan, worker = self.program.plan, self.program.workers[rank]
-        stage, end_s = plan.stage_of(worker), start_s
+        stage, end_s = plan.stage_of(worker), self.cuts_s[rank]
+        self.added[rank] = []
         for number, layers in work.halves:
             pipeline = max(k for k in range(len(plan.pipelines)) if plan.microbatch_offset(k) <= number)
             one = Compute(Operation("W", pipeline, number - plan.microbatch_offset(pipeline)), layers)
             start_s, end_s = end_s, end_s + seconds_of(one, stage, worker)
             name = name_of_operation(one, worker.pipeline, stage)
-            self.added.append(Span(worker.name, name, start_s, end_s, self.iteration))
+            self.added[rank].append(Span(worker.name, name, start_s, end_s, self.iteration))
         return end_s
 
     def under_way_s(self, rank: int, now_s: float) -> float:
@@ -85,6 +86,11 @@ class IterationAttempt:
         spans = (span for span in self.execution.spans[rank] if is_computed(span))
         ends_s = (span.end_s for span in spans if self.start_s + span.start_s < now_s)
         return max(now_s, self.start_s + max(ends_s, default=0.0))
+
+    def stepped_s(self, rank: int) -> float:
+        """When a rank has made its step; at once, where it never does."""
+        done_s = self.execution.done_s[rank]
+        return self.start_s + done_s if math.isfinite(done_s) else 0.0
 
     def end_s(self) -> float:
         """When those who live have made their steps."""
@@ -118,7 +124,8 @@ class EpochState:
         last: its last iteration, as far as members have been told.
         runs: the tries at its iterations, in order.
         held_up: an iteration that waits for a commit, and when it could have begun, in s.
-        left_s: by rank, when those who were told to regroup have left it.
+        called_s: by rank, when who was told to regroup, or has lost touch, ceased to begin anything.
+        left_s: by rank, when it has finished what it was in then.
     """
 
     message: Epoch
@@ -127,6 +134,7 @@ class EpochState:
     last: int
     runs: list[IterationAttempt] = field(default_factory=list)
     held_up: tuple[int, float] | None = None
+    called_s: dict[int, float] = field(default_factory=dict)
     left_s: dict[int, float] = field(default_factory=dict)
 
 

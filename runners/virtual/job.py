@@ -104,7 +104,7 @@ from .cluster import (
     pause,
     slow_links,
 )
-from .partial_work import NOTHING, LogLimit, PartialWork
+from .partial_work import NOTHING, LogLimit
 
 RETRY_S = 0.5  # until a worker that was refused for the time being says hello again
 
@@ -495,36 +495,33 @@ class _World:
 
     def _leave(self, process: Process, asked: TellStanding) -> None:
         """A worker that is told to regroup finishes the operation that it is in, and says what it has then."""
-        act, left_s = self.act, self.now_s
+        act, told_s = self.act, self.now_s
         if act is not None and process in act.actors:
-            rank = act.actors.index(process)
-            if rank not in act.left_s:
-                act.left_s[rank] = self._free_from_s(act, rank)
-                process.work = self._work_left(act, rank, asked.regroup.iteration)
-            left_s = act.left_s[rank]
-        self._at(left_s, _SAYS, partial(self._tell_standing, process, asked))
+            rank, iteration = act.actors.index(process), asked.regroup.iteration
+            self._stop(act, rank)
+            told_s = max(told_s, act.left_s[rank])
+            run = next((run for run in act.runs if run.iteration == iteration), None)
+            if run is not None:
+                work = run.work(rank, act.left_s[rank], act.called_s[rank])
+                told_s = max(told_s, run.run_weights(rank, work))
+                process.work = work.finished(act.plan)
+            elif act.message.iteration != iteration:
+                process.work = NOTHING
+        self._at(told_s, _SAYS, partial(self._tell_standing, process, asked))
 
-    def _work_left(self, act: EpochState, rank: int, iteration: int) -> PartialWork:
-        """What a rank has of the iteration under way when it leaves an epoch."""
-        under_way = [run for run in act.runs if run.iteration >= iteration]
-        for run in under_way:
-            run.cuts_s[rank] = act.left_s[rank]
-        for run in under_way:
-            if run.iteration == iteration:
-                work = run.work(rank, act.left_s[rank], self.now_s)
-                act.left_s[rank] = run.run_weights(rank, work, act.left_s[rank])
-                return work.finished(act.plan)
-        return act.actors[rank].work if act.message.iteration == iteration else NOTHING
-
-    def _free_from_s(self, act: EpochState, rank: int) -> float:
-        """When a rank is done with what it cannot leave: an operation, a step that is final, a nap."""
-        free_s = max((stop_s for start_s, stop_s in act.actors[rank].naps_s if start_s <= self.now_s), default=0.0)
-        free_s = max(free_s, self.now_s)
+    def _stop(self, act: EpochState, rank: int) -> None:
+        """A rank leaves what is under way, once it has finished what it is in: an operation, a final step, a nap."""
+        if rank in act.left_s:
+            return
+        actor = act.actors[rank]
+        ends_s = [self.now_s, *(stop_s for start_s, stop_s in actor.naps_s if start_s <= self.now_s)]
         for run in act.runs:
             is_final = run.iteration < len(self.committed_s)
-            done_s = run.start_s + run.execution.done_s[rank] if is_final else run.under_way_s(rank, self.now_s)
-            free_s = max(free_s, done_s) if math.isfinite(done_s) else free_s
-        return free_s
+            ends_s.append(run.stepped_s(rank) if is_final else run.under_way_s(rank, self.now_s))
+        act.called_s[rank], act.left_s[rank] = self.now_s, min(max(ends_s), actor.died_s)
+        for run in act.runs:
+            if run.iteration >= len(self.committed_s):
+                run.cuts_s[rank] = act.left_s[rank]
 
     def _tell_standing(self, process: Process, asked: TellStanding) -> None:
         if process.died_s > self.now_s and self.end is None and process.rules.action == asked:
@@ -648,6 +645,8 @@ class _World:
         is_there = act is self.act and self.end is None and process.died_s > self.now_s
         if is_there and isinstance(process.rules.action, JointAction):
             process.rules.lose_touch("nothing comes through", act.actors[peer].name)
+            if self.resume is not None:
+                self._stop(act, rank)
             self._carry_on(process)
 
     def _run(self, act: EpochState, iteration: int) -> IterationAttempt:

@@ -16,6 +16,7 @@ from ...schemas.resumption import (
     held_messages,
     layer_runs,
     ledger_entries,
+    parse_rest_order,
     stashes_of,
 )
 from ..program import Compute, Program, made_by, taken_by
@@ -67,13 +68,14 @@ class PartialWork:
             rank: its own there.
             before: the layers that it has held until now.
         """
-        layers = plan.stage_of(plan.live_workers()[rank]).layers
+        worker, own = plan.live_workers()[rank], rest.workers[rank]
+        layers = plan.stage_of(worker).layers
         sealed = frozenset(_layers_of(rest.sealed)) & frozenset(range(*layers))
-        dropped = {*_layers_of(rest.workers[rank].given_up), *sealed}
-        kept = {layer: own for layer, own in self.ledger.items() if layer in range(*layers) and layer not in dropped}
+        dropped = {*_layers_of(own.given_up), *sealed}
+        kept = {n: numbers for n, numbers in self.ledger.items() if n in range(*layers) and n not in dropped}
         run = {
             (one.kind == "F", plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch)
-            for one in rest.operations(rank, plan)
+            for one in parse_rest_order(own.order, worker.pipeline, layers)
             if one.accumulates and layers == before
         }
         used = {number for is_forward, number in run if not is_forward and (True, number) not in run}

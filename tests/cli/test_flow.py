@@ -211,12 +211,12 @@ def test_a_run_survives_what_is_injected(folder: Path, run_of_four: Done) -> Non
     assert done.returncode == 0, done.stderr
     names = [event["event"] for event in events(done.stdout) if event["event"] != "recovered"]
     two = ["iteration"] * 2
-    assert names == ["start", "epoch", *two, "failure", "epoch", *two, "join", "epoch", *two, "end"]
+    assert names == ["start", "epoch", *two, "failure", "epoch", "resume", *two, "join", "epoch", *two, "end"]
     assert losses(done.stdout) == pytest.approx(losses(run_of_four.stdout), abs=1e-6)
     timeline = read_document(str(folder / "story.json"), Timeline)
     assert timeline.paced
     kinds = [event.kind for event in timeline.events]
-    assert [kind for kind in kinds if kind != "epoch"] == ["failure", "join"]
+    assert [kind for kind in kinds if kind != "epoch"] == ["failure", "resume", "join"]
     simulated = rtk("simulate", "plan22.json", *inject, cwd=folder)
     assert simulated.returncode == 0, simulated.stderr
 

@@ -245,7 +245,7 @@ def test_an_iteration_that_went_on_is_not_called_redone() -> None:
         _, words = story.tell(event, NOON_S)
         if event is resumed:
             assert words is not None and words.endswith(
-                "iteration 2 goes on: 40 passes kept, 8 operations left, 2 of them again; of layer 3 the sums are there"
+                "iteration 2 goes on: 40 passes kept, 8 left, 2 of them again; of layer 3 the sums are there"
             )
     _, words = story.tell(Recovered(iteration=2, seconds=0.3, lost_s=0.5), NOON_S)
     assert words == "recovered in 300 ms: iteration 2 resumed, 500 ms lost"

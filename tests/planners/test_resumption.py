@@ -17,7 +17,7 @@ from rtk.schemas.resumption import RestOperation
 from rtk.tests.planners.toy_iteration import ToyEpoch, ToyModel, ToyWorker, check_done, take_over
 
 
-def stages_of(cuts: list[int], rng: Random, limit: bool = False) -> tuple[Stage, ...]:
+def stages_of(cuts: list[int], rng: Random, limit: bool) -> tuple[Stage, ...]:
     """Stages between cuts, whose layers take random times."""
     return tuple(
         Stage(
@@ -29,16 +29,18 @@ def stages_of(cuts: list[int], rng: Random, limit: bool = False) -> tuple[Stage,
             optimizer_s=rng.choice((0.0, 0.25)),
             activation_bytes=3.0,
             weight_stash_bytes=1.0,
-            memory_limit_bytes=9.0 if limit else None,
+            memory_limit_bytes=rng.choice((3.0, 6.0, 9.0)) if limit else None,
         )
         for first, stop in pairwise(cuts)
     )
 
 
-def order_of(own: list[tuple[int, int]], pipeline: int, splits: bool) -> str:
-    """All F, then the rest of each."""
+def order_of(own: list[tuple[int, int]], pipeline: int, splits: bool, limit: bool) -> str:
+    """All F, then the rest of each; with a limit of memory one after the other."""
     names = [f"{j}" if k == pipeline else f"{k}.{j}" for k, j in own]
     ends = [f"I{name} W{name}" if splits else f"B{name}" for name in names]
+    if limit:
+        return " ".join(f"F{name} {end}" for name, end in zip(names, ends, strict=True))
     return " ".join([*(f"F{name}" for name in names), *ends])
 
 
@@ -51,6 +53,7 @@ class Job:
         layers = rng.randint(3, 9)
         self.model = ToyModel(layers, ((0, layers - 1),) if ties else ())
         self.splits = rng.random() < 0.7
+        self.limit = rng.random() < 0.3
         self.microbatches = rng.randint(2, 4)
         self.delay_s = rng.choice((0.0, 0.0, 0.3))
         if alike:
@@ -73,7 +76,9 @@ class Job:
         layers = self.model.layers
         stages = self.rng.randint(1 if not self.alike else 2, min(most, layers))
         cuts = [0, *sorted(self.rng.sample(range(1, layers), stages - 1)), layers]
-        return Template(name, stages_of(cuts, self.rng), tuple(Link(self.delay_s) for _ in range(stages - 1)))
+        return Template(
+            name, stages_of(cuts, self.rng, self.limit), tuple(Link(self.delay_s) for _ in range(stages - 1))
+        )
 
     def _plan_alike(self) -> Plan:
         stages = len(self.template.stages)
@@ -90,7 +95,7 @@ class Job:
                         own[live[turn % len(live)]].append((k, j))
                         turn += 1
             for k in live:
-                orders[k, i] = order_of(own[k], k, self.splits)
+                orders[k, i] = order_of(own[k], k, self.splits, self.limit)
         workers = tuple(
             Worker(k, i, orders[k, i]) if (k, i) in orders else Worker(k, i, failed=True)
             for k in range(self.dp)
@@ -114,7 +119,7 @@ class Job:
             templates, shares = templates[:1], [self.total]
         pipelines = tuple(Pipeline(one.name, share) for one, share in zip(templates, shares, strict=True))
         workers = tuple(
-            Worker(k, i, order_of([(k, j) for j in range(shares[k])], k, self.splits))
+            Worker(k, i, order_of([(k, j) for j in range(shares[k])], k, self.splits, self.limit))
             for k, template in enumerate(templates)
             for i in range(len(template.stages))
         )

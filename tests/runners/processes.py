@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rtk.runners.lifeline import LIFELINE, lifeline_if_any
 from rtk.runners.resilience.events import Announcement
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.running import controller_of
@@ -46,13 +47,21 @@ def single_process(plan: Plan, training: TrainingConfig, iterations: int) -> lis
 
 
 def work(
-    plan: bytes, training: TrainingConfig, name: str, addresses: list[str], secret: bytes, not_before: int
+    plan: bytes,
+    training: TrainingConfig,
+    name: str,
+    addresses: list[str],
+    secret: bytes,
+    not_before: int,
+    lifeline: str | None,
 ) -> None:
     """A worker's process: what `rtk run --coordinator` does."""
     from rtk.runners.training import NOT_BEFORE
     from rtk.running import work as be_worker
 
     os.environ[NOT_BEFORE] = str(not_before)
+    if lifeline is not None:
+        os.environ[LIFELINE] = str(os.open(lifeline, os.O_RDWR))
     try:
         be_worker(parse_document(plan, Plan, "the plan"), training, name, addresses, secret, PATIENCE_S)
     except RtkError as error:
@@ -89,6 +98,7 @@ class ProcessJob:
         self.server = self.conductor.server(self.secret, self._hear, host=host, is_watchful=watchful)
         self.addresses = [self.server.address]
         self.processes: dict[str, Any] = {}
+        self._files: list[int] = []  # of lifelines
         self._finished: Any = None
         self._leading = threading.Thread(target=self._lead, daemon=True)
 
@@ -105,11 +115,18 @@ class ProcessJob:
         for process in self.processes.values():
             process.join(5)
             process.kill()
+        for file in self._files:
+            os.close(file)
 
     def start(self, name: str, not_before: int = 0) -> None:
         """Start a worker, or its replacement."""
-        arguments = (canonical(self.plan), self.training, name, self.addresses, self.secret, not_before)
-        self.processes[name] = fork(__file__, *arguments)
+        line = lifeline_if_any()
+        path = None if line is None else f"/proc/{os.getpid()}/fd/{line.file}"
+        arguments = (canonical(self.plan), self.training, name, self.addresses, self.secret, not_before, path)
+        process = self.processes[name] = fork(__file__, *arguments)
+        if line is not None:
+            self._files.append(line.file)
+            line.watch(lambda: process.exitcode is not None, lambda: self.server.mourn(name, process.pid or 0))
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a worker a signal."""

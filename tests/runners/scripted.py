@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.resumption.plan import plan_rest
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
@@ -135,7 +136,7 @@ class ThreadJob:
         torch.set_num_threads(1)
         layers()
         self._changed = threading.Condition()
-        around = Surroundings(make_plan=self.replan, announce=self._hear)
+        around = Surroundings(make_plan=self.replan, resume=plan_rest, announce=self._hear)
         limits = Limits(heartbeat_s=self.job.heartbeat_limit_s)
         self.server = Server(CoordinatorRules(self.job), None, SECRET, around, limits=limits)
         self._threads: list[threading.Thread] = []
@@ -211,7 +212,8 @@ class ThreadJob:
             def hello(proof: str, returning: Returning | None) -> Hello:
                 evaluates = task.evaluation is not None
                 known = (1, not_before, returning)
-                return Hello(proof, name, meeting.address, digest(self.plan), {}, *known, evaluates=evaluates)
+                address = meeting.address
+                return Hello(proof, name, address, digest(self.plan), {}, *known, evaluates=evaluates, regroups=True)
 
             link = CoordinatorLink(
                 [self.server.address],

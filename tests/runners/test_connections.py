@@ -3,9 +3,10 @@ for another's."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_a_death_while_survivors_meet_is_survived_over_the_same_connections(crew
 
 
 def test_who_lacks_what_was_made_ahead_makes_the_others_meet_anew(crew: Crew) -> None:
-    """One has lost it: all agree to connect anew, nobody waits for it in vain, and the next epoch has one ahead again."""
+    """One has lost it: all agree to connect anew, nobody waits in vain, and the next epoch has one ahead again."""
     lacking = crew.workers[1].connections
     lacking._end(lacking._taken(None))
     crew.kill(3)
@@ -224,8 +225,9 @@ def test_close_wakes_what_waits_for_others() -> None:
     other = MeetingPlace(SECRET)
     before = held()
     worker = Worker()
-    worker.connections.expect(1, [worker.place.address, other.address], 0)
-    waiting = in_background(lambda: worker.connections.transport(1, [worker.place.address, other.address], 0, {(0, 1)}))
+    places = [worker.place.address, other.address]
+    worker.connections.expect(1, places, 0)
+    waiting = in_background(partial(worker.connections.transport, 1, places, 0, {(0, 1)}))
     time.sleep(0.1)
     begun_s = time.monotonic()
     worker.die()

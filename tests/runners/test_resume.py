@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -361,8 +361,10 @@ def assert_close(found: torch.Tensor | None, wanted: torch.Tensor | None, name: 
     assert (found - wanted).abs().max() <= CLOSE * scale, name
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 3), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+@example(5567, 1, False, True, False, True)  # what layers share is summed elsewhere only, and some of them are let go
+@example(1904, 2, True, True, False, True)  # of a split backward pass only W are left, and then it is broken off again
 def test_nothing_is_lost_or_counted_twice(
     seed: int, deaths: int, alike: bool, tied: bool, adds: bool, limit: bool
 ) -> None:

@@ -14,15 +14,19 @@ from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.lower_bound import lower_bound
 from rtk.planners.scheduling.problem import problem_of
 from rtk.planners.shape import Shape
-from rtk.runners.program import Send, Sending, lower, pairs_of, rank_pair
+from rtk.runners.program import Send, Sending, lower, lower_rest, pairs_of, rank_pair
 from rtk.runners.simulator import execute, simulate
+from rtk.schemas.check import makespan_of
+from rtk.schemas.check_rest import check_rest
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.documents import canonical, digest, read_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Pipeline, Plan
 from rtk.schemas.profile import Profile
+from rtk.schemas.resumption import Rest, RestPrediction
 from rtk.schemas.timeline import Span, memory_of_workers
 
+from ..rests import rests
 from ..strategies import hand_plan, plans, unlike_plans
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -304,3 +308,60 @@ def test_unknown_slow_link_is_refused(place: tuple[int | None, int]) -> None:
     with pytest.raises(InvalidInputError, match="there is no link") as caught:
         under_conditions(_two_by_two(), {}, {place: 1.0})
     assert caught.value.where == "--link-delay"
+
+
+# What is left of an iteration
+
+
+def limited(plan: Plan, limits_bytes: dict[tuple[str, int], float]) -> Plan:
+    """The plan with memory limits by template and stage."""
+    return replace(
+        plan,
+        prediction=None,
+        templates=tuple(
+            replace(
+                one,
+                stages=tuple(
+                    replace(stage, memory_limit_bytes=limits_bytes.get((one.name, i)))
+                    for i, stage in enumerate(one.stages)
+                ),
+            )
+            for one in plan.templates
+        ),
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(rests())
+def test_what_is_left_takes_the_time_and_the_room_that_the_checker_finds(drawn: tuple[Plan, Rest]) -> None:
+    """Simulated makespans are right by the checker, peaks are limits that are just kept, and less is too little."""
+    plan, rest = drawn
+    execution = execute(lower_rest(plan, rest))
+    live = plan.live_workers()
+    steps_s = max(plan.stage_of(worker).optimizer_s for worker in live)
+    redo_s = plan.prediction.makespan_s if plan.prediction is not None else makespan_of(plan)
+    said = replace(rest, prediction=RestPrediction(max(execution.reduced_s) + steps_s, 0.0, 0.0, redo_s))
+    assert check_rest(plan, said) == []
+    peaks: dict[tuple[str, int], float] = {}
+    for worker, peak_bytes in zip(live, execution.peak_bytes, strict=True):
+        place = plan.pipelines[worker.pipeline].template, worker.stage
+        peaks[place] = max(peak_bytes, peaks.get(place, 0.0))
+    assert check_rest(limited(plan, peaks), rest) == []
+    if any(peaks.values()):
+        assert check_rest(limited(plan, {place: 0.9 * peak for place, peak in peaks.items()}), rest)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rests())
+def test_what_has_been_summed_is_not_summed_again(drawn: tuple[Plan, Rest]) -> None:
+    """What an execution sums and what is sealed are all layers, each once; its tokens are those of the orders."""
+    plan, rest = drawn
+    program = lower_rest(plan, rest)
+    execution = execute(program)
+    sealed = [layer for run in rest.sealed for layer in range(*run)]
+    for rank, worker in enumerate(program.workers):
+        own = range(*plan.stage_of(worker).layers)
+        summed = [layer for layers, _ in execution.sums_s[rank] for layer in range(*layers)]
+        assert sorted(summed + [layer for layer in sealed if layer in own]) == list(own)
+        tokens = [span.op for span in execution.spans[rank] if span.op not in ("allreduce", "step")]
+        assert tokens == rest.workers[rank].order.split()

@@ -48,6 +48,7 @@ from rtk.runners.resilience.protocol import (
     from_coordinator,
 )
 from rtk.runners.resilience.server import Finished, Server, Surroundings
+from rtk.runners.resilience.supervisor import Supervisor
 from rtk.runners.resilience.wire import (
     RationedLog,
     format_address,
@@ -57,6 +58,7 @@ from rtk.runners.resilience.wire import (
     prove,
     read_secret,
 )
+from rtk.runners.training import SECRET as SECRET_NAME
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan
@@ -289,6 +291,19 @@ def test_a_death_that_is_told_before_the_connection_ends() -> None:
         assert server.toy.losses() == ["connection closed"]
         assert worker.next() == Commit(0, 1)
         other.votes(0)
+
+
+def test_a_supervisor_tells_of_a_death() -> None:
+    """It has to know the secret, and nothing comes of a process that no member is."""
+    for secret, pid, is_lost in ((b"another one, as long", 0, False), (SECRET, 1_000_000, False), (SECRET, 0, True)):
+        with running() as server, member(server.address, "0/0") as worker:
+            one = Supervisor(None, "0/0", [], {SECRET_NAME: secret.decode()}, [server.address])  # type: ignore[arg-type]
+            one._tell_of_death("0/0", pid)
+            if is_lost:
+                wait_for(server.toy.losses)
+            else:
+                worker.votes(0)
+            assert len(server.toy.losses()) == is_lost
 
 
 @pytest.fixture

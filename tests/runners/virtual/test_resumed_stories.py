@@ -29,8 +29,10 @@ from rtk.schemas.resumption import Rest
 from rtk.schemas.timeline import Span
 from rtk.schemas.trace import Trace, TraceEvent
 
+from ...strategies import hand_plan
 from ..test_unlike_runs import unlike
 from .test_job import Small, small_plan
+from .test_links import LATE, staying
 
 COSTS = SwitchCosts(detection_s=0.1, heartbeat_limit_s=20.0, regroup_s=0.3)
 ITERATIONS = 3
@@ -178,7 +180,7 @@ def test_on_average_it_is_much_earlier() -> None:
     assert resumed > 30 > 5 > anew
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32))
 def test_many_troubles_lose_nothing(seed: int) -> None:
     """Deaths, hangs, newcomers, slow workers and links at any moments: every layer sees every micro-batch once."""
@@ -204,7 +206,7 @@ def test_pipelines_of_unlike_cuts_go_on(optimizer: str) -> None:
     assert mean(gains) > 0.2
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_what_is_left_takes_as_long_as_its_planner_says(seed: int, is_unlike: bool) -> None:
     """Sums and steps included, where nothing else happens."""
@@ -416,3 +418,18 @@ def test_at_any_moment_what_workers_have_fits_together(seed: int, part: float) -
         end = worked(NOTHING, program, execution, rank)
         assert end.sealed == frozenset(range(*plan.stage_of(worker).layers))
         assert not end.standing(worker.name, None, True).ledger
+
+
+@pytest.mark.parametrize("optimizer", ["synchronous", "staggered"])
+def test_an_iteration_goes_on_over_a_detour(optimizer: str) -> None:
+    """A link breaks: all live, and what they have done stays; only what was lost between the two is sent again."""
+    plan = replace(hand_plan(LATE, 6), optimizer=optimizer)  # type: ignore[arg-type]
+    trace = Trace((TraceEvent("fail", iteration=2, link="0/1-0/2"),))
+    anew = simulate_story(plan, trace, 5, staying, COSTS)
+    story = simulate_story(plan, trace, 5, staying, COSTS, resume=plan_rest)
+    assert (story.exit_code, len(story.committed_s)) == (0, 5)
+    (resumed,) = went_on(story)
+    assert resumed.resent
+    assert resumed.kept > 0
+    assert story.total_s < anew.total_s
+    assert_one_thing_at_a_time(story)
