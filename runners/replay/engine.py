@@ -285,6 +285,7 @@ class _Replay:
 
 # Sums of iteration times and the times of events differ in their last bits: so much of an iteration is none.
 ROUNDING = 1e-9
+LEAST_LEFT = 1e-6  # of an iteration that is resumed, so that it ends as any other does
 
 
 @dataclass(slots=True)
@@ -360,14 +361,12 @@ class Clock:
         for, and nobody is further than before. Another one comes at a `boundary_s`.
         """
         if step.interrupts:
-            least = 1 - self.done if self._pauses else 0.0
+            least = 1 - self.done if self._pauses else LEAST_LEFT
             kept_s = (1 - max(step.left, least)) * (step.standing.iteration_time_s or 0.0)
             self._keep(0.0 if step.rolls_back else kept_s)
             left = _beyond(self._pauses, sum(pause.lasts_s for pause in step.pauses))
             self._pauses = [*step.pauses, *left]
         else:
-            if self._part_s > ROUNDING * (self.standing.iteration_time_s or 0.0):
-                self._commit(1, self.standing.iteration_time_s or 0.0)  # of one that was resumed nothing was left
             self._part_s = 0.0
             self._pauses = list(step.pauses)
         if step.rolls_back:
@@ -437,7 +436,7 @@ class Clock:
             self._spend("working", work_s)
             self.microbatches += microbatches
             self.spans[-1].microbatches += microbatches
-            self._since_checkpoint_s += work_s
+            self._since_checkpoint_s += iterations * iteration_s
             self._uncertain.append(_Uncertain(self.spans[-1], microbatches, work_s))
             if len(self._uncertain) > 2 * MOST_SPANS:
                 self._uncertain = _by_span(self._uncertain)
