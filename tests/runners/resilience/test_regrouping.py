@@ -28,8 +28,11 @@ from rtk.runners.resilience.protocol import (
     from_coordinator,
     from_worker,
 )
-from rtk.runners.resilience.regrouping import LossBook
+from rtk.runners.resilience.regrouping import LossBook, rehearse
 from rtk.runners.resilience.worker_rules import ReduceGradients, Unanswered
+from rtk.schemas.check_standing import check_standing
+from rtk.schemas.conditions import HEALTHY
+from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Plan
 from rtk.schemas.resumption import HeldMessages, LedgerEntry, Rest, Standing, Stash
 
@@ -398,6 +401,21 @@ def test_what_layers_add_is_no_loss_of_a_micro_batch() -> None:
     whole.add((0, 0), vote((0, 1), 0, 1, losses=((0, 0.5, 0.0), (1, 0.5, 0.0))))
     whole.add((0, 1), vote((1, 2), 0, 1, losses=((0, 3.0, 1.0), (1, 4.0, 1.0))))
     assert (whole.loss(4), whole.terms(4, 0).count) == (4.0, 2.0)
+
+
+def test_what_is_left_is_planned_once_before_anybody_dies() -> None:
+    """What the planner and the checker load is there then; what they think of it concerns nobody."""
+    plan, asked = toy_plan(2, 2, 2, False), []
+
+    def resume(*what: Any) -> Rest:
+        asked.append(what)
+        raise InfeasibleError("it is only a rehearsal")
+
+    rehearse(plan, resume)
+    ((found, seats, _, standings, conditions),) = asked
+    assert (found, conditions) == (plan, HEALTHY)
+    assert [name for name, _ in seats] == [one.worker for one in standings] == ["0/0", "0/1", "1/0", "1/1"]
+    assert [check_standing(2, 4, one) for one in standings] == [None] * 4
 
 
 def test_losses_of_what_was_dropped_do_not_count() -> None:
