@@ -5,18 +5,19 @@ Two jobs, each on every trace of ../shared/data/traces and on made-up ones with 
 * wide: gpt3-2.7b on A40, two stages, which is its best shape while nothing fails;
 * deep: gpt3-13b on A40, eight stages, or nine or ten where that fits the nodes: six at least, for memory.
 
-Of each policy the goodput; the best single policy, rtk over it, and the bound: all GPUs that are there compute all the
-time (`planners/recovery/rtk.py`), of which no policy can have more. Two figures say how much of the gap below it
-is in rtk's reach: `shapes` is what the fastest of its ways on the nodes of each moment would commit, if changes took no
-time and what is slow were known at once; `shapes_paused` the same where each loss of nodes stops all for detection and
-new groups, and nothing else ever pauses. Neither is proven where something is slow: there ways are found by rules. The
-year of 400 nodes is llama3-70b on
+Of each policy the goodput. SlipStream and Oobleck do an interrupted iteration all over again, as in their papers; what
+they have where all is kept that was not lost, as `rtk run` and rtk's own policy have it, is `kept`. Then the best
+single policy, rtk over it, and the bound: all GPUs that are there compute all the time (`planners/recovery/rtk.py`), of
+which no policy can have more. Two figures say how much of the gap below it is in rtk's reach: `shapes` is what the
+fastest of its ways on the nodes of each moment would commit, if changes took no time and what is slow were known at
+once; `shapes_paused` the same where each loss of nodes stops all for detection and new groups, and nothing else ever
+pauses. Neither is proven where something is slow: there ways are found by rules. The year of 400 nodes is llama3-70b on
 eight H100 a node. --only takes traces and jobs whose name has WORD; --quick ends each trace after two hours.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -138,20 +139,27 @@ def compared(case: Case, names: Sequence[str], until_s: float | None) -> dict[st
     """One case's figures."""
     ends_s = case.moments[-1].time_s if until_s is None else min(until_s, case.moments[-1].time_s)
     yardstick = replay(policy("fault-free", case.job), case.moments, ends_s).microbatches
+    published = replace(case.job, costs=replace(case.job.costs, redo_all=1))
+
+    def replayed(name: str, job: TrainingJob) -> float:
+        try:
+            return replay(policy(name, job), case.moments, ends_s).microbatches / yardstick
+        except (InfeasibleError, InvalidInputError):
+            return 0.0
+
     goodput, took_s = {}, {}
     for name in names:
         begun_s = perf_counter()
-        try:
-            goodput[name] = replay(policy(name, case.job), case.moments, ends_s).microbatches / yardstick
-        except (InfeasibleError, InvalidInputError):
-            goodput[name] = 0.0
+        goodput[name] = replayed(name, case.job if name == "rtk" else published)
         took_s[name] = perf_counter() - begun_s
+    kept = {name: replayed(name, case.job) for name in ("slipstream", "oobleck") if name in names}
     best = max((name for name in names if name != "rtk"), key=lambda name: goodput[name])
     most = most_microbatches(case.job, case.moments, ends_s)
     shapes, shapes_paused = by_shapes(case, ends_s)
     return {
         "case": case.name,
         "goodput": goodput,
+        "kept": kept,
         "took_s": took_s,
         "best_single": best,
         "rtk_over_best_single": goodput["rtk"] / goodput[best] if goodput[best] else None,

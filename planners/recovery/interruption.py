@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 PHASES = 64
-MOST_KEPT = 64  # timetables
+MOST_KEPT = 64  # timetables, and answers
 NONE = -1
 
 PlanOf = Callable[[TrainingState], Plan]
@@ -78,7 +78,7 @@ class Resuming:
 
 
 class Interruptions:
-    """What is left of iterations in which nodes are lost; every answer is remembered.
+    """What is left of iterations in which nodes are lost; the last answers are remembered.
 
     Args:
         costs: of the job.
@@ -129,6 +129,7 @@ class Interruptions:
             pace = running.makespan_s / (standing.iteration_time_s or 1.0)
             at_s = phase / PHASES * running.makespan_s
             reached = running.reached(lost, at_s, at_s + self._costs.detection_s * pace)
+            _make_room(self._left)
             self._left[question] = _left(following, reached, moved)
         return self._left[question]
 
@@ -137,10 +138,15 @@ class Interruptions:
 
     def _timetable(self, key: Hashable, standing: TrainingState) -> Timetable:
         if key not in self._timetables:
-            if len(self._timetables) == MOST_KEPT:
-                del self._timetables[next(iter(self._timetables))]
+            _make_room(self._timetables)
             self._timetables[key] = Timetable(self._plan(standing))
         return self._timetables[key]
+
+
+def _make_room(known: dict[Hashable, Any]) -> None:
+    """Forget the oldest answer, if there are many: a trace may have any number of failures."""
+    if len(known) == MOST_KEPT:
+        del known[next(iter(known))]
 
 
 def _planned_meanwhile(pauses: tuple[Pause, ...]) -> tuple[Pause, ...]:

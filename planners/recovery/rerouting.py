@@ -27,6 +27,7 @@ from .job import peak_bytes
 from .layout import TimeAndMemory
 
 Empty = frozenset[Place]  # the places without a worker
+MOST_PLANS = 64  # that a replay remembers, which may come by thousands of failures
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class AtlasPlans:
 
 
 class ReroutedPipelines:
-    """A job's pipelines with empty places; every answer is remembered.
+    """A job's pipelines with empty places; answers are remembered.
 
     Schedules are made by rules, without a search: workers wait for them, and a replay asks for hundreds. Workers of a
     stage are alike, so what pipelines take depends on how many places of each stage are empty; the plan, on which.
@@ -113,6 +114,8 @@ class ReroutedPipelines:
         """
         if empty not in self._plans:
             self.grid.require_places(sorted(empty), "the failed workers")
+            if self._own is None and len(self._plans) == MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
             self._plans[empty] = self._planned(empty)
         return self._plans[empty]
 
