@@ -308,12 +308,14 @@ class Strike:
         chance: what is left to it.
         moment: of the kill, as a share of an iteration after a commit; None: inside a sum.
         killed: when each worker was killed, by name.
+        in_sums: how many of them were killed inside a sum.
     """
 
     job: Job
     chance: random.Random
     moment: float | None
     killed: dict[str, float] = field(default_factory=dict)
+    in_sums: int = 0
 
     def live(self) -> list[str]:
         """The workers that may be killed: nobody who is the last of a stage."""
@@ -335,6 +337,7 @@ class Strike:
             fuse.with_suffix(".part").write_text(f"{self.chance.random() * 0.0015}")
             fuse.with_suffix(".part").rename(fuse)
             process.join(MOST_S)
+            self.in_sums += 1
             self.killed[name] = float(fuse.with_suffix(".dead").read_text())
         else:
             self.killed[name] = time.perf_counter()
@@ -437,6 +440,7 @@ def struck(strike: Strike) -> dict[str, Any]:
     row = {
         "killed": names,
         "moment": strike.moment,
+        "in_sums": strike.in_sums,
         "after_commit_s": first_s - max(one["at_s"] for one in job.commits() if one["at_s"] < first_s),
         "detected_s": job.said[min(failures)]["at_s"] - first_s,
         "kill_to_commit_s": job.said[at]["at_s"] - first_s,

@@ -18,7 +18,19 @@ from mkdocs.structure.pages import Page
 import rtk
 
 DOCS = Path(__file__).parent.parent
-FORMATS = ("profile", "plan", "timeline", "trace", "report", "atlas", "checkpoint", "templates", "detection", "replay")
+FORMATS = (
+    "profile",
+    "plan",
+    "resumption",
+    "timeline",
+    "trace",
+    "report",
+    "atlas",
+    "checkpoint",
+    "templates",
+    "detection",
+    "replay",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -43,6 +43,7 @@ from .journal import Journal, take
 from .pace import PaceFollower
 from .progress import INTERRUPTED
 from .protocol import DataPosition, Hello, Job, Welcome
+from .regrouping import rehearse
 from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
 from .wire import make_secret
@@ -148,7 +149,7 @@ class JobController:
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
         self._advice.answers.warm_up()
-        _ = self._advice.resume
+        rehearse(self.plan, self._advice.resume)
 
     def lead(
         self,

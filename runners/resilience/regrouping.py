@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ...schemas.check_standing import check_standing
-from ...schemas.conditions import Conditions
+from ...schemas.conditions import HEALTHY, Conditions
 from ...schemas.documents import parse_document
 from ...schemas.errors import RtkError
 from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
-from ...schemas.resumption import Rest, Standing
+from ...schemas.resumption import LedgerEntry, Rest, Standing
 from .events import PlanRest, RestPlanned
 from .membership import ToldLosses, layers_of, seals
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
@@ -171,6 +171,22 @@ def planned_rest(request: PlanRest, resume: Resume | None) -> RestPlanned:
         return RestPlanned(0.0, request.number, None, f"the planner failed: {error!r}")
     wrong = _misfit(rest, request)
     return RestPlanned(0.0, request.number, None if wrong else rest, wrong or "")
+
+
+def rehearse(plan: Plan, resume: Resume) -> None:
+    """Plan once what is left of an iteration, so that what this loads is there when the first worker dies.
+
+    Args:
+        plan: that the job begins with; the first micro-batch of each pipeline is taken to be done.
+        resume: plans it.
+    """
+    workers = plan.live_workers()
+    standings = []
+    for worker in sorted(workers, key=lambda one: one.name):
+        layers, done = plan.stage_of(worker).layers, plan.microbatch_offset(worker.pipeline)
+        standings.append(Standing(worker.name, layers, ledger=(LedgerEntry(layers, (done,)),)))
+    places = tuple((worker.name, worker.name) for worker in workers)
+    planned_rest(PlanRest(0, plan, places, 0, tuple(standings), HEALTHY), resume)
 
 
 def _misfit(rest: Rest, request: PlanRest) -> str | None:

@@ -1,8 +1,9 @@
 """A stage's buffers, such as a batch norm's running mean: F changes them, and so they count only once a step is taken.
 
-What an iteration has made of them that is interrupted, or committed without a step, is taken back. Workers of one stage
-see other micro-batches, and so other buffers: these go with the gradients into the sum over all of the stage, and come
-back equal before each step. So whoever joins, or saves a checkpoint, has what all have.
+What an iteration has made of them that is begun anew, or committed without a step, is taken back; where an interrupted
+iteration goes on, it stays. Workers of one stage see other micro-batches, and so other buffers: these go with the
+gradients into the sum over all of the stage, and come back equal before each step. So whoever joins, or saves a
+checkpoint, has what all have.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

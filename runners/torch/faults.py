@@ -37,7 +37,7 @@ class Injection:
         self.has_links = any(event.link is not None for event in events)
 
     def begin(self, iteration: int, operations: int) -> None:
-        """An iteration begins, or is redone: then what has not struck yet does so now.
+        """An iteration begins, goes on, or is redone: then what has not struck yet does so now.
 
         Args:
             iteration: its number.

@@ -11,7 +11,7 @@ the operation that it is in and tells what it has (partial_work.py); an executio
 stop at once, and the iteration is done anew.
 
 What happens when (as runners/torch/faults.py has it): a `fail` or `stop` of iteration n strikes when the worker is
-about to begin the operation in the middle of its order, or does so when n is redone if it did not come to that; a
+about to begin the operation in the middle of its order, or when n goes on or is redone if it did not come to that; a
 slow-down holds from the beginning of n; a `join` waits from the start and takes part from n on; a stopped process comes
 back with the beginning of the iteration that its `recover` names. Events with `time_s` count from the start of the
 first iteration; slow-downs then begin with the next iteration.

@@ -153,6 +153,8 @@ def test_every_option_of_a_job_has_a_key_or_has_none_on_purpose() -> None:
         ("simulate", "--seed"),
         ("simulate", "--iterations"),  # how long it is simulated
         ("simulate", "--timeline"),  # the simulated one, not the measured
+        ("simulate", "--resumption"),  # where this call's goes
+        ("simulate", "--log-memory"),  # a worker's option, tried out
     }
 
 

@@ -346,9 +346,12 @@ def test_what_is_left_takes_the_time_and_the_room_that_the_checker_finds(drawn: 
     for worker, peak_bytes in zip(live, execution.peak_bytes, strict=True):
         place = plan.pipelines[worker.pipeline].template, worker.stage
         peaks[place] = max(peak_bytes, peaks.get(place, 0.0))
-    assert check_rest(limited(plan, peaks), rest) == []
+    # Sums of numbers far apart, in another order, are another number.
+    rounded = max(peaks.values(), default=0.0) * 1e-9
+    assert check_rest(limited(plan, {place: peak + rounded for place, peak in peaks.items()}), rest) == []
     if any(peaks.values()):
-        assert check_rest(limited(plan, {place: 0.9 * peak for place, peak in peaks.items()}), rest)
+        less = {place: max(0.0, 0.9 * peak - rounded) for place, peak in peaks.items()}
+        assert check_rest(limited(plan, less), rest)
 
 
 @settings(max_examples=20, deadline=None)

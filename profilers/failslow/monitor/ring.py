@@ -110,7 +110,7 @@ class LiveMonitor:
         return found
 
     def forget(self, worker: str) -> None:
-        """Whatever is known of a worker and its links holds no longer; the iteration under way will be redone."""
+        """Whatever is known of a worker and its links holds no longer; the iteration under way is reported of again."""
         if worker in self._present:
             self._present.remove(worker)
             self._reports.clear()

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rtk.planners.resumption.plan import plan_rest
 from rtk.runners.resilience.events import MakePlan, RestPlanned, Said, Tell, decode_event, encode_event
 from rtk.runners.resilience.membership import VoteCounter
 from rtk.runners.resilience.protocol import (
     Commit,
     Epoch,
+    FromWorker,
     Job,
     LossesTold,
     MicrobatchLoss,
@@ -26,8 +28,11 @@ from rtk.runners.resilience.protocol import (
     from_coordinator,
     from_worker,
 )
-from rtk.runners.resilience.regrouping import LossBook
+from rtk.runners.resilience.regrouping import LossBook, rehearse
 from rtk.runners.resilience.worker_rules import ReduceGradients, Unanswered
+from rtk.schemas.check_standing import check_standing
+from rtk.schemas.conditions import HEALTHY
+from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Plan
 from rtk.schemas.resumption import HeldMessages, LedgerEntry, Rest, Standing, Stash
 
@@ -281,12 +286,11 @@ def test_a_rest_that_is_wrong_is_not_told() -> None:
     """The checker of what is left has the last word; what it says is announced."""
 
     def nothing_left(plan: Plan, seats: Any, iteration: int, standings: Any, conditions: Any) -> Rest:
-        rest = resume(plan, seats, iteration, standings, conditions)
+        rest = plan_rest(plan, seats, iteration, standings, conditions)
         return replace(rest, workers=tuple(replace(one, order="") for one in rest.workers))
 
     cluster = cluster_of(2)
-    resume, cluster.resume = cluster.resume, nothing_left
-    assert resume is not None
+    cluster.resume = nothing_left
     until(cluster, lambda: cluster.rules.committed >= 1)
     for _ in range(30):
         cluster.step()
@@ -304,7 +308,7 @@ def test_a_question_for_what_is_left_has_an_answer_whatever_happens(problem: Exc
     until(cluster, lambda: cluster.rules.committed >= 0)
     cluster.kill(cluster.live()[0])
 
-    def resume(*question: Any) -> Rest:
+    def resume(plan: Plan, seats: Any, iteration: int, standings: Any, conditions: Any) -> Rest:
         if problem is not None:
             raise problem
         return Rest(99, (), ())
@@ -399,6 +403,21 @@ def test_what_layers_add_is_no_loss_of_a_micro_batch() -> None:
     assert (whole.loss(4), whole.terms(4, 0).count) == (4.0, 2.0)
 
 
+def test_what_is_left_is_planned_once_before_anybody_dies() -> None:
+    """What the planner and the checker load is there then; what they think of it concerns nobody."""
+    plan, asked = toy_plan(2, 2, 2, False), []
+
+    def resume(*what: Any) -> Rest:
+        asked.append(what)
+        raise InfeasibleError("it is only a rehearsal")
+
+    rehearse(plan, resume)
+    ((found, seats, _, standings, conditions),) = asked
+    assert (found, conditions) == (plan, HEALTHY)
+    assert [name for name, _ in seats] == [one.worker for one in standings] == ["0/0", "0/1", "1/0", "1/1"]
+    assert [check_standing(2, 4, one) for one in standings] == [None] * 4
+
+
 def test_losses_of_what_was_dropped_do_not_count() -> None:
     """An epoch that begins an iteration anew forgets them, also those that come later; a rest keeps them."""
     book = LossBook()
@@ -420,7 +439,8 @@ def test_what_was_not_answered_is_said_again() -> None:
     """A standing until the epoch that follows from it, losses until their iteration is committed or begun anew."""
     unanswered, own = Unanswered(), StandingTold(2, 4, Standing("0/0", (0, 1)))
     losses = [LossesTold(1, 4, ()), LossesTold(1, 5, ())]
-    for message in [Vote(1, 4, True, ()), *losses, own]:
+    said: list[FromWorker] = [Vote(1, 4, True, ()), *losses, own]
+    for message in said:
         unanswered.say(message)
     unanswered.hear(Regroup(2, 4, False, ()))
     assert unanswered.messages == (*losses, own)
@@ -445,7 +465,11 @@ def test_what_is_said_of_standings_is_read_again() -> None:
         (HeldMessages("gradient", 1, (0,)),),
     )
     rest = Rest(4, (standing,), (), sealed=((1, 2),))
-    for message in [StandingTold(2, 4, standing), LossesTold(2, 4, ((0, None, 1.0),))]:
+    told_by_it: list[StandingTold | LossesTold] = [
+        StandingTold(2, 4, standing),
+        LossesTold(2, 4, ((0, None, 1.0),)),
+    ]
+    for message in told_by_it:
         assert from_worker(encode(message)) == message
         assert decode_event(encode_event(Said(1.0, 3, message))) == Said(1.0, 3, message)
     told = Regroup(2, 4, False, ())

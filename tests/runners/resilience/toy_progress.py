@@ -23,6 +23,7 @@ from rtk.runners.program import (
 )
 from rtk.runners.resilience.protocol import Epoch
 from rtk.runners.resilience.worker_rules import plan_of
+from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Layers, Plan
 from rtk.schemas.resumption import (
     MessageKind,
@@ -230,7 +231,7 @@ class ToyRun:
                 self.office.done.append((progress.iteration, layer, number, worker))
 
 
-def number_of(plan: Plan, operation: Any) -> int:
+def number_of(plan: Plan, operation: Operation) -> int:
     """The global number of an operation's micro-batch."""
     return plan.microbatch_offset(operation.pipeline) + operation.microbatch
 

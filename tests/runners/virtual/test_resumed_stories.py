@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Wor
 from rtk.schemas.protocols import Hand, Replanned, Resume
 from rtk.schemas.resumption import Rest
 from rtk.schemas.timeline import Span
-from rtk.schemas.trace import Trace, TraceEvent
+from rtk.schemas.trace import EventKind, Trace, TraceEvent
 
 from ...strategies import hand_plan
 from ..test_unlike_runs import unlike
@@ -48,7 +49,9 @@ def grid(chance: random.Random) -> Plan:
     stages = tuple(
         Stage(
             (2 * i, 2 * i + 2),
-            *(seconds() for _ in range(3)),
+            seconds(),
+            seconds(),
+            seconds(),
             optimizer_s=chance.choice([0.0, 0.25, 1.0]),
             allreduce_s=chance.choice([0.0, 1.0, 3.0]),
             activation_bytes=1.0,
@@ -124,7 +127,8 @@ def troubles(plan: Plan, chance: random.Random) -> Trace:
     for _ in range(chance.randint(1, 5)):
         now_s += chance.uniform(0, plan.prediction.makespan_s)
         name = chance.choice(names)
-        kind = "join" if name in gone else chance.choice(["fail", "fail", "stop", "slow_compute", "slow_link"])
+        kinds: list[EventKind] = ["fail", "fail", "stop", "slow_compute", "slow_link"]
+        kind: EventKind = "join" if name in gone else chance.choice(kinds)
         if kind in ("fail", "stop"):
             gone.add(name)
         gone.discard(name if kind == "join" else "")
@@ -226,8 +230,8 @@ def test_what_is_left_takes_as_long_as_its_planner_says(seed: int, is_unlike: bo
 def recording(kept: list[tuple[Plan, Rest]]) -> Resume:
     """Plans what is left, and keeps it."""
 
-    def resume(plan: Plan, *rest: object) -> Rest:
-        found = plan_rest(plan, *rest)  # type: ignore[arg-type]
+    def resume(plan: Plan, seats: Any, iteration: int, standings: Any, conditions: Any) -> Rest:
+        found = plan_rest(plan, seats, iteration, standings, conditions)
         kept.append((plan, found))
         return found
 
