@@ -53,7 +53,7 @@ def work(
     addresses: list[str],
     secret: bytes,
     not_before: int,
-    lifeline: str | None,
+    lifeline: str | None = None,
 ) -> None:
     """A worker's process: what `rtk run --coordinator` does."""
     from rtk.runners.training import NOT_BEFORE
