@@ -1,6 +1,6 @@
 """The replay's books: they agree with a replay that counts one iteration after the other, and nothing is lost."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -46,7 +46,7 @@ class Counted:
     """The same replay second by second, in exact fractions of these: the oracle."""
 
     def __init__(self, policy: Scripted, end: int) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, Any] = defaultdict(int)
         self.standing, self.part, self.ahead, self.since = policy.first, Fraction(0), Fraction(0), Fraction(0)
         self.pauses: list[list[Any]] = []  # kind and seconds left
         self.uncertain: list[tuple[Fraction, int]] = []
@@ -126,7 +126,7 @@ class Counted:
         """Time passes until something ends, at most so much; returns how much."""
         if self.pauses:
             kind, left = self.pauses[0]
-            took = min(most, left)
+            took: Fraction = min(most, left)
             self.spend(kind, took)
             self.pauses[0][1] -= took
             if not self.pauses[0][1] and self.pauses.pop(0)[0] == "checkpointing":

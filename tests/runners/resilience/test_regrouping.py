@@ -407,8 +407,8 @@ def test_what_is_left_is_planned_once_before_anybody_dies() -> None:
     """What the planner and the checker load is there then; what they think of it concerns nobody."""
     plan, asked = toy_plan(2, 2, 2, False), []
 
-    def resume(*what: Any) -> Rest:
-        asked.append(what)
+    def resume(plan: Plan, seats: Any, iteration: int, standings: Any, conditions: Any) -> Rest:
+        asked.append((plan, seats, iteration, standings, conditions))
         raise InfeasibleError("it is only a rehearsal")
 
     rehearse(plan, resume)
