@@ -7,7 +7,8 @@ that he is at. Then the same planner says how long the rest takes by the plan th
 
 Where we deviate from a running job: the moment of the loss is rounded to a `PHASES`th of the iteration; one that was
 resumed itself is taken to be as far as its plan is when as much of it is left; with a staggered optimizer an iteration
-is as far in its makespan as in its period, and nobody has begun the next one.
+is as far in its makespan as in its period, and nobody has begun the next one. Iterations of more than `MOST_OPERATIONS`
+are done again as a whole: to plan for every failure of a long trace would take minutes, and large jobs lose little.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 PHASES = 64
+MOST_OPERATIONS = 36_000  # of an iteration
 MOST_KEPT = 64  # timetables, and answers
 NONE = -1
 
@@ -108,7 +110,11 @@ class Interruptions:
             return False
         following = step.standing
         goes_on = standing.iteration_time_s is not None and following.iteration_time_s is not None
-        return goes_on and standing.microbatches == following.microbatches
+        return goes_on and standing.microbatches == following.microbatches and not self._is_large(standing)
+
+    def _is_large(self, standing: TrainingState) -> bool:
+        stages = 1 + max((stage for _, stage in self._seats(standing)), default=0)
+        return KINDS * stages * standing.microbatches > MOST_OPERATIONS
 
     def least_left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
         """What `left` may be at best: nothing was lost, and everybody goes on until the loss is noticed."""
