@@ -13,7 +13,7 @@ import fcntl
 import sys
 import threading
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from types import FunctionType
@@ -66,7 +66,11 @@ def compiled(function: Kernel) -> Kernel:
 def _compile_module(name: str) -> dict[str, Any]:
     """The module's names, with its kernels replaced by compiled twins that call each other."""
     from numba import njit
+    from numba.core import errors
 
+    # Where colorama is installed numba wraps sys.stdout and sys.stderr for each error that it words, thousands while it
+    # looks for types, and puts those back that it has found: what another thread redirects meanwhile is undone.
+    errors.ColorShell = nullcontext
     names = dict(vars(sys.modules[name]))
     for function in _kernels[name]:
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)

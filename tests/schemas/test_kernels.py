@@ -7,6 +7,8 @@ from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
+import pytest
+
 from rtk.planners.scheduling.retime import move
 from rtk.schemas.kernels import _compile_in_turn, _make_anew_what_is_foreign, compiled, pays
 
@@ -51,6 +53,23 @@ def test_kernels_remain_plain_functions() -> None:
     assert order == [1, 4, 2, 3]
     move(order, 1, 3)
     assert order == [1, 2, 3, 4]
+
+
+def test_who_compiles_leaves_the_standard_streams_alone() -> None:
+    """Another thread may have redirected them: numba sets neither, not even while it words an error."""
+    pytest.importorskip("colorama")
+    compiled(move)
+    from numba.core.errors import termcolor
+
+    seen: list[object] = []
+
+    class Message(str):
+        def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+            seen.append((sys.stdout, sys.stderr))
+            return super().encode(encoding, errors)
+
+    termcolor().errmsg(Message("no type"))
+    assert seen == [(sys.stdout, sys.stderr)]
 
 
 def test_what_another_version_left_in_the_cache_is_made_anew() -> None:
