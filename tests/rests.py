@@ -8,7 +8,7 @@ topological order.
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from hypothesis import assume
@@ -32,7 +32,7 @@ from rtk.schemas.resumption import (
     stashes_of,
 )
 
-from .strategies import any_plans
+from .strategies import any_plans, limited
 
 Message = tuple[MessageKind, int, int]  # kind, micro-batch, boundary
 Node = tuple[int, int, RestOperation]  # a live worker, a micro-batch, and what the one runs of the other
@@ -44,12 +44,7 @@ GRADIENT: MessageKind = "gradient"
 @st.composite
 def rests(draw: st.DrawFn, like: Callable[[Rest], bool] = bool) -> tuple[Plan, Rest]:
     """A random valid plan without memory limits, and a valid rest before it that is `like` so, without a prediction."""
-    plan = draw(any_plans())
-    templates = (
-        replace(one, stages=tuple(replace(stage, memory_limit_bytes=None) for stage in one.stages))
-        for one in plan.templates
-    )
-    plan = replace(plan, templates=tuple(templates))
+    plan = limited(draw(any_plans()), {})
     chance = random.Random(draw(st.integers(0, 2**32)))
     found = next((rest for rest in (_Draw(plan, chance).rest() for _ in range(20)) if like(rest)), None)
     assume(found is not None)

@@ -6,7 +6,7 @@ operations, and so are valid whatever chance does.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -227,18 +227,27 @@ def _kind(letter: str) -> Kind:
 
 def limited_to_its_peaks(plan: Plan) -> Plan:
     """The plan with memory limits that its workers just keep."""
-    peaks = evaluate(plan).peak_memory_bytes
-    held: dict[tuple[str, int], float] = {}
-    for worker, peak in zip(plan.workers, peaks, strict=True):
+    return limited(plan, peaks_by_stage(plan, plan.workers, evaluate(plan).peak_memory_bytes))
+
+
+def peaks_by_stage(plan: Plan, workers: Sequence[Worker], peaks_bytes: Sequence[float]) -> dict[tuple[str, int], float]:
+    """By template and stage the largest peak of the workers that hold it; `peaks_bytes` are those of `workers`."""
+    found: dict[tuple[str, int], float] = {}
+    for worker, peak_bytes in zip(workers, peaks_bytes, strict=True):
         place = plan.pipelines[worker.pipeline].template, worker.stage
-        held[place] = max(held.get(place, 0.0), peak)
+        found[place] = max(peak_bytes, found.get(place, 0.0))
+    return found
+
+
+def limited(plan: Plan, limits_bytes: Mapping[tuple[str, int], float]) -> Plan:
+    """The plan with these memory limits, by template and stage, and no others."""
     return replace(
         plan,
         templates=tuple(
             replace(
                 template,
                 stages=tuple(
-                    replace(stage, memory_limit_bytes=held.get((template.name, i)))
+                    replace(stage, memory_limit_bytes=limits_bytes.get((template.name, i)))
                     for i, stage in enumerate(template.stages)
                 ),
             )

@@ -27,7 +27,7 @@ from rtk.schemas.resumption import Rest, RestPrediction
 from rtk.schemas.timeline import Span, memory_of_workers
 
 from ..rests import rests
-from ..strategies import hand_plan, plans, unlike_plans
+from ..strategies import hand_plan, limited, peaks_by_stage, plans, unlike_plans
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -313,24 +313,6 @@ def test_unknown_slow_link_is_refused(place: tuple[int | None, int]) -> None:
 # What is left of an iteration
 
 
-def limited(plan: Plan, limits_bytes: dict[tuple[str, int], float]) -> Plan:
-    """The plan with memory limits by template and stage."""
-    return replace(
-        plan,
-        prediction=None,
-        templates=tuple(
-            replace(
-                one,
-                stages=tuple(
-                    replace(stage, memory_limit_bytes=limits_bytes.get((one.name, i)))
-                    for i, stage in enumerate(one.stages)
-                ),
-            )
-            for one in plan.templates
-        ),
-    )
-
-
 @settings(max_examples=30, deadline=None)
 @given(rests())
 def test_what_is_left_takes_the_time_and_the_room_that_the_checker_finds(drawn: tuple[Plan, Rest]) -> None:
@@ -342,10 +324,7 @@ def test_what_is_left_takes_the_time_and_the_room_that_the_checker_finds(drawn: 
     redo_s = plan.prediction.makespan_s if plan.prediction is not None else makespan_of(plan)
     said = replace(rest, prediction=RestPrediction(max(execution.reduced_s) + steps_s, 0.0, 0.0, redo_s))
     assert check_rest(plan, said) == []
-    peaks: dict[tuple[str, int], float] = {}
-    for worker, peak_bytes in zip(live, execution.peak_bytes, strict=True):
-        place = plan.pipelines[worker.pipeline].template, worker.stage
-        peaks[place] = max(peak_bytes, peaks.get(place, 0.0))
+    peaks, plan = peaks_by_stage(plan, live, execution.peak_bytes), replace(plan, prediction=None)
     # Sums of numbers far apart, in another order, are another number.
     rounded = max(peaks.values(), default=0.0) * 1e-9
     assert check_rest(limited(plan, {place: peak + rounded for place, peak in peaks.items()}), rest) == []
