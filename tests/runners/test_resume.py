@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from random import Random
 
 import pytest
@@ -29,9 +29,10 @@ from rtk.schemas.check_rest import check_rest
 from rtk.schemas.check_standing import check_standing
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.plan import Layers, Plan, Stage, Worker
 from rtk.schemas.resumption import Rest, SharedLayers, Standing
 
+from ..random_plans import Own, RandomPlans
 from .turns import Turns, TurnTransport
 
 WIDTH, SEED, NUMBER = 3, 11, 4
@@ -100,18 +101,19 @@ class Job:
             self.layers[-1].linear.weight = self.layers[0].linear.weight
         self.ties, self.adds = ties_of(self.layers), adds
         self.limit_bytes = rng.choice((0, 200, 1000)) if limit else None
-        self.alike, self.names = alike, 0
-        self.dead: set[tuple[int, int]] = set()
-        self.shared = self.template("all", 2)
-        self.dp, self.microbatches = rng.randint(2, 3), rng.randint(1, 3)
-        self.total, self.together = self.dp * self.microbatches, rng.randint(1, 3)
+        self.names = 0
+        self.plans = RandomPlans(rng, self.depth, self.stage, self.order)
+        dp, microbatches = rng.randint(2, 3), rng.randint(1, 3)
+        self.total, self.together = dp * microbatches, rng.randint(1, 3)
         is_pair, is_named = rng.random() < 0.3, rng.random() < 0.3
         self.batch = [self.microbatch(is_pair, is_named) for _ in range(self.total)]
         self.samples = boundary_samples(self.layers, self.batch[0][0], self.batch[0][2])
         self.hosted = {number for number in range(self.total) if rng.random() < 0.2}
-        self.plan = self.alike_plan() if alike else self.unlike_plan(rng.randint(3, 6))
+        if alike:
+            self.plans.begin_alike(dp, microbatches)
+        else:
+            self.plans.begin_unlike(rng.randint(3, 6), self.total)
         self.crew = [self.member() for _ in self.plan.live_workers()]
-        self.rests = self.redone = 0
         self.gone: list[Member] = []  # whose losses count, for what they are of is summed
 
     def microbatch(self, is_pair: bool, is_named: bool) -> tuple[Tree, torch.Tensor, Named]:
@@ -122,13 +124,12 @@ class Job:
         self.names += 1
         return Member(f"w{self.names}")
 
-    def template(self, name: str, least: int = 1, most: int = 4) -> Template:
-        count = self.rng.randint(least, max(least, min(most, self.depth)))
-        cuts = [0, *sorted(self.rng.sample(range(1, self.depth), count - 1)), self.depth]
-        stages = tuple(Stage((a, b), b - a, b - a, b - a, optimizer_s=0.1) for a, b in pairwise(cuts))
-        return Template(name, stages, tuple(Link() for _ in stages[1:]))
+    def stage(self, layers: Layers) -> Stage:
+        """A stage whose operations take a second a layer."""
+        seconds = layers[1] - layers[0]
+        return Stage(layers, seconds, seconds, seconds, optimizer_s=0.1)
 
-    def order(self, own: Sequence[tuple[int, int]], pipeline: int) -> str:
+    def order(self, own: Own, pipeline: int) -> str:
         """Some micro-batches after others, the same everywhere; of these all F, then I or B, and W at some time."""
         is_split, found, late = self.rng.random() < 0.7, list[str](), list[str]()
         for _, group in groupby(own, lambda one: one[1] // self.together):
@@ -141,42 +142,10 @@ class Job:
                     found.append(late.pop(0))
         return " ".join([*found, *late])
 
-    def alike_plan(self) -> Plan:
-        orders: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for i in range(len(self.shared.stages)):
-            live = [k for k in range(self.dp) if (k, i) not in self.dead]
-            own: dict[int, list[tuple[int, int]]] = {k: [] for k in live}
-            for number in range(self.total):
-                k, j = number % self.dp, number // self.dp
-                own[k if k in own else live[j % len(live)]].append((k, j))
-            orders |= {(k, i): own[k] for k in live}
-        return self.plan_of([self.shared] * self.dp, [self.microbatches] * self.dp, orders)
-
-    def unlike_plan(self, count: int) -> Plan:
-        """Pipelines of so many workers at most."""
-        templates: list[Template] = []
-        while count > 0 and len(templates) < self.total:
-            templates.append(self.template(f"t{len(templates)}", most=min(4, count)))
-            count -= len(templates[-1].stages)
-        shares = [self.total // len(templates) + (k < self.total % len(templates)) for k in range(len(templates))]
-        orders = {
-            (k, i): [(k, j) for j in range(shares[k])]
-            for k, template in enumerate(templates)
-            for i in range(len(template.stages))
-        }
-        return self.plan_of(templates, shares, orders)
-
-    def plan_of(
-        self, templates: list[Template], shares: list[int], own: dict[tuple[int, int], list[tuple[int, int]]]
-    ) -> Plan:
-        by_name = {one.name: one for one in templates}
-        workers = tuple(
-            Worker(k, i, self.order(own[k, i], k)) if (k, i) in own else Worker(k, i, failed=True)
-            for k, template in enumerate(templates)
-            for i in range(len(template.stages))
-        )
-        pipelines = tuple(Pipeline(one.name, share) for one, share in zip(templates, shares, strict=True))
-        return Plan(Planner("test", "0", {}), tuple(by_name.values()), pipelines, "synchronous", workers)
+    @property
+    def plan(self) -> Plan:
+        """The present one."""
+        return self.plans.plan
 
     def build(self, worker: Worker) -> HeldStage:
         first, stop = self.plan.stage_of(worker).layers
@@ -256,27 +225,10 @@ class Job:
 
     def lose(self, victims: Sequence[int]) -> list[Member] | None:
         """Who takes which place of the next plan; None: nobody can go on."""
-        live, rng = self.plan.live_workers(), self.rng
         left = [one for number, one in enumerate(self.crew) if number not in victims]
-        coming = [self.member() for _ in range(rng.choice((0, 0, 1, 2)))]
+        coming = [self.member() for _ in range(self.rng.choice((0, 0, 1, 2)))]
         held = {n for one in left if one.held is not None for n in range(*one.held.layers_range)}
-        if held != set(range(self.depth)):
-            return None
-        if not self.alike:
-            crew = [*left, *coming]
-            self.plan = self.unlike_plan(len(crew))
-            rng.shuffle(crew)
-            return crew[: len(self.plan.live_workers())]
-        seats = {live[number].place: one for number, one in enumerate(self.crew) if number not in victims}
-        places = [(k, i) for k in range(self.dp) for i in range(len(self.shared.stages))]
-        for place in places:
-            if place not in seats and coming:
-                seats[place] = coming.pop()
-        self.dead = set(places) - set(seats)
-        if any(all((k, i) in self.dead for k in range(self.dp)) for i in range(len(self.shared.stages))):
-            return None
-        self.plan = self.alike_plan()
-        return [seats[worker.place] for worker in self.plan.live_workers()]
+        return self.plans.follow(self.crew, victims, coming) if held == set(range(self.depth)) else None
 
     def go_on(self, crew: list[Member]) -> Rest | None:
         """What is left, planned from the standings; None: all."""
@@ -288,14 +240,12 @@ class Job:
         try:
             rest = plan_rest(self.plan, seats, NUMBER, standings, HEALTHY)
         except InfeasibleError:
-            self.redone += 1
             self.gone = []
             for one in crew:
                 one.losses = {}
             return None
         assert not check_rest(self.plan, rest)
         self.gone += gone if any(stop == self.depth for _, stop in rest.sealed) else []
-        self.rests += 1
         return rest
 
     def standing(self, one: Member, ties: Sequence[tuple[int, ...]]) -> Standing:
