@@ -36,7 +36,7 @@ from typing import Any
 import torch
 
 from rtk.benchmarks.common import write_result
-from rtk.benchmarks.midway_chart import write_chart
+from rtk.benchmarks.midway_chart import lost_in, write_chart
 from rtk.benchmarks.midway_training import DEPTH, Kind, NumberedData, layers, loss, optimizer
 from rtk.benchmarks.survival import LedJob
 from rtk.planners.oobleck.plan import plan_oobleck
@@ -413,12 +413,13 @@ def tell(case: Case, seed: int, cycles: int) -> Iterator[dict[str, Any]]:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder, Job(case, Path(folder)).running() as job:
         for cycle in range(cycles):
-            moment = (cycle + chance.random()) / cycles if case.both else chance.random()
-            moments = [moment if case.both or chance.random() >= IN_SUMS else None]
+            moment: float | None = (cycle + chance.random()) / cycles if case.both else chance.random()
+            if not case.both and chance.random() < IN_SUMS:
+                moment = None
             drawn = chance.getrandbits(32)
             for is_whole in (False, True) if case.both else (False,):
                 job.is_whole = is_whole
-                strike = Strike(job, random.Random(drawn), moments[0])
+                strike = Strike(job, random.Random(drawn), moment)
                 yield {"way": "redo" if is_whole else "rest", **struck(strike)}
 
 
@@ -487,7 +488,7 @@ def tell_failover(seed: int, cycles: int) -> Iterator[dict[str, Any]]:
                 commit = _await_workers(job, since, len(job.workers) - 1)
                 job.start(victim)
                 _await_workers(job, commit, len(job.workers))
-                said = {one["iteration"]: one for one in job.said if one["event"] == "iteration"}
+                said = {one["iteration"]: one for one in job.commits}
                 news = [one for number, one in sorted(said.items()) if number > judged]
                 judged = max(said)
                 yield {
@@ -537,7 +538,7 @@ def lost_by(rows: list[dict[str, Any]], way: str) -> dict[str, Any]:
     lost, without, times = [], [], []
     for row in own:
         regrouped_s = row["detected_s"] + row["recovered"]["after_s"].get("ready", 0.0)
-        lost.append(row["iteration_s"] / row["rerouted_s"] - 1)
+        lost.append(lost_in(row))
         without.append((row["iteration_s"] - regrouped_s) / row["rerouted_s"] - 1)
         times.append(row["kill_to_commit_s"] / row["rerouted_s"])
     return {

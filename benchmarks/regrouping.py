@@ -75,9 +75,11 @@ class Member:
             self.live_through(self.heard.get())
 
     def say(self, **what: Any) -> None:
+        """Tell whoever coordinates."""
         self.wire.sendall(json.dumps(what).encode() + b"\n")
 
     def hear(self) -> None:
+        """Take orders, in a thread of their own, until nobody coordinates any more; then the process ends."""
         for line in self.lines:
             order = json.loads(line)
             if order["is_first"]:
@@ -93,6 +95,7 @@ class Member:
         os._exit(0)
 
     def live_through(self, order: dict[str, Any]) -> None:
+        """An epoch: connect, send a message around, sum, say when each was done, and wait until it is over."""
         members = order["members"]
         rank = members.index(self.me)
         groups = [group for group in sums_of(members) if rank in group]
@@ -118,6 +121,11 @@ class Member:
         self.at_s["woken"] = time.monotonic()
 
     def reach(self, order: dict[str, Any], rank: int, groups: list[tuple[int, ...]]) -> Transport:
+        """Connect with all members, in the way that is measured.
+
+        Raises:
+            RuntimeFailedError: the epoch is over, or somebody does not come.
+        """
         places, number = order["places"], order["epoch"]
         if self.way == "kept":
             return self.connections.transport(number, places, rank, groups)
@@ -162,11 +170,13 @@ class Job:
         self.lines = [first[me][2] for me in range(SIZE)]
 
     def tell(self, members: list[int], **order: Any) -> None:
+        """Give these members an order, which says who they are and where to meet them."""
         line = json.dumps({**order, "members": members, "places": [self.places[one] for one in members]}) + "\n"
         for member in members:
             self.wires[member].sendall(line.encode())
 
     def reports(self, members: list[int]) -> list[dict[str, float]]:
+        """What each says of its epoch: by part the time, in s of `time.monotonic`."""
         return [json.loads(self.lines[member].readline()) for member in members]
 
     def kill(self, victim: int) -> dict[str, float]:
@@ -192,6 +202,7 @@ class Job:
         return {part: at_s[part] - killed_s for part in PARTS}
 
     def close(self) -> None:
+        """Kill all processes, and wait for their ends."""
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -10,16 +10,15 @@ iteration of that plan, less 1.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from rtk.benchmarks.common import write_result
 from rtk.planners.resumption.plan import plan_rest
 from rtk.planners.scheduling.evaluate import OrderEvaluation, evaluate
 from rtk.planners.scheduling.solve import Effort
@@ -167,7 +166,7 @@ def large(repeats: int) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("-o", "--output", required=True)
     parser.add_argument("--quick", action="store_true", help="fewer deaths")
     asked = parser.parse_args()
     small: dict[str, Any] = {}
@@ -187,7 +186,7 @@ def main() -> None:
     }
     for row in found["workers_2048"]:
         print(row)
-    asked.output.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    write_result(found, asked.output)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -180,14 +180,15 @@ class LedJob:
         asked: what is trained.
 
     Attributes:
-        said: all that its coordinators have announced.
-        commits: (iteration, when, loss) of all that they have announced.
+        said: all that its coordinators have announced, each with the time (`at_s`, of `time.perf_counter`).
+        commits: the iterations among it.
+        workers: the processes of the workers, by name.
     """
 
     def __init__(self, folder: Path, plan: Plan, asked: TrainingConfig | None = None) -> None:
         self.folder, self.plan, self._asked = folder, plan, asked or training()
         self.said: list[dict[str, Any]] = []
-        self.commits: list[tuple[int, float, float | None]] = []
+        self.commits: list[dict[str, Any]] = []
         (folder / "plan.json").write_bytes(canonical(plan))
         (folder / "secret").touch(0o600)
         (folder / "secret").write_bytes(SECRET_TEXT)
@@ -195,11 +196,6 @@ class LedJob:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.coordinators: list[subprocess.Popen[str]] = []
         self.workers: dict[str, Any] = {}
-
-    @property
-    def processes(self) -> list[Any]:
-        """Those of the workers."""
-        return list(self.workers.values())
 
     def coordinate(self, *options: str) -> None:
         """Start a coordinator, or a standby."""
@@ -239,16 +235,16 @@ class LedJob:
 
     def end(self) -> None:
         """End everything."""
-        for process in [*self.processes, *self.coordinators]:
+        for process in [*self.workers.values(), *self.coordinators]:
             process.kill()
 
     def _read(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            said = json.loads(line)
-            self.said.append({**said, "at_s": time.perf_counter()})
+            said = {**json.loads(line), "at_s": time.perf_counter()}
+            self.said.append(said)
             if said["event"] == "iteration":
-                self.commits.append((said["iteration"], time.perf_counter(), said["loss"]))
+                self.commits.append(said)
 
 
 def coordinator(cycles: int, seed: int) -> dict[str, Any]:
@@ -261,15 +257,15 @@ def coordinator(cycles: int, seed: int) -> dict[str, Any]:
         job.start_workers()
         try:
             job.wait_for_commit(10)
-            pids = [process.pid for process in job.processes]
+            pids = [process.pid for process in job.workers.values()]
             for cycle in range(cycles):
                 how = "taken over" if cycle % 2 else "restarted"
                 lost[how].append(_killed_coordinator(job, chance, standby=bool(cycle % 2)))
-            alive = [process.pid for process in job.processes if process.is_alive()]
+            alive = [process.pid for process in job.workers.values() if process.is_alive()]
         finally:
             job.end()
-    numbers = [number for number, _, _ in job.commits]
-    gaps = [after[1] - before[1] for before, after in pairwise(job.commits)]
+    numbers = [one["iteration"] for one in job.commits]
+    gaps = _gaps_s(job.commits)
     healthy_s = statistics.median(gaps)
     return {
         "cycles": cycles,
@@ -284,13 +280,18 @@ def coordinator(cycles: int, seed: int) -> dict[str, Any]:
     }
 
 
+def _gaps_s(commits: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Between each two that follow each other."""
+    return [after["at_s"] - before["at_s"] for before, after in pairwise(commits)]
+
+
 def _killed_coordinator(job: LedJob, chance: random.Random, standby: bool) -> float:
     """Seconds between two commits, beyond what an iteration takes, when the coordinator is killed between them."""
     if standby:
         job.coordinate("--standby")
         time.sleep(2.0)  # until it waits
     job.wait_for_commit(len(job.commits) + 4)
-    usual_s = statistics.median(b[1] - a[1] for a, b in pairwise(job.commits[-5:]))
+    usual_s = statistics.median(_gaps_s(job.commits[-5:]))
     time.sleep(chance.random() * usual_s)
     primary = job.coordinators[-2] if standby else job.coordinators[-1]
     primary.kill()
@@ -299,7 +300,7 @@ def _killed_coordinator(job: LedJob, chance: random.Random, standby: bool) -> fl
     if not standby:
         job.coordinate()
     job.wait_for_commit(killed + 2)
-    return max(0.0, max(b[1] - a[1] for a, b in pairwise(job.commits[killed - 1 : killed + 2])) - usual_s)
+    return max(0.0, max(_gaps_s(job.commits[killed - 1 : killed + 2])) - usual_s)
 
 
 def throughput(slot_s: float, iterations: int) -> dict[str, Any]:
