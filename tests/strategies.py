@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape
+from rtk.runners.program import Message
 from rtk.schemas.orders import Kind, Operation, print_order
 from rtk.schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
@@ -223,6 +224,11 @@ def _wire(
 def _kind(letter: str) -> Kind:
     kinds: dict[str, Kind] = {"F": "F", "I": "I", "W": "W", "B": "B"}
     return kinds[letter]
+
+
+def number_of(plan: Plan, one: Operation | Message) -> int:
+    """The global number of the micro-batch of an operation, or of a message."""
+    return plan.microbatch_offset(one.pipeline) + one.microbatch
 
 
 def limited_to_its_peaks(plan: Plan) -> Plan:

@@ -134,7 +134,7 @@ def live_through(job: Job, deaths: int) -> None:
             epoch = job.first_epoch()
             continue
         assert check_rest(job.plan, rest) == []
-        take_over(job.model, job.plan, rest, crew)
+        take_over(job.plan, rest, crew)
         orders = [rest.operations(number, job.plan) for number in range(len(crew))]
         epoch = ToyEpoch(job.model, job.plan, crew, orders, rest.sealed, job.rng)
         epoch.resend(rest)

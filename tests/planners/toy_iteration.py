@@ -24,6 +24,8 @@ from rtk.schemas.resumption import (
     stashes_of,
 )
 
+from ..strategies import number_of
+
 PRIME = (1 << 61) - 1
 Message = tuple[str, int, int]  # kind, boundary, global micro-batch
 Gradient = tuple[int, int]  # of a and of b
@@ -175,16 +177,12 @@ class ToyEpoch:
         self.joined: dict[Part, dict[int, Gradient]] = {part: {} for part in self.parts}
         self.summed: list[set[Part]] = [set() for _ in workers]
 
-    def number_of(self, one: RestOperation) -> int:
-        """The global number of an operation's micro-batch."""
-        return self.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
-
     def input_of(self, one: RestOperation) -> Message | None:
         """The message that an operation takes."""
-        first, stop = one.layers
+        (first, stop), number = one.layers, number_of(self.plan, one.operation)
         if one.kind == "F":
-            return ("activation", first, self.number_of(one)) if first > 0 else None
-        return ("gradient", stop, self.number_of(one)) if one.kind != "W" and stop < self.model.layers else None
+            return ("activation", first, number) if first > 0 else None
+        return ("gradient", stop, number) if one.kind != "W" and stop < self.model.layers else None
 
     def resend(self, rest: Rest) -> None:
         """Send what is kept."""
@@ -225,7 +223,7 @@ class ToyEpoch:
     def _operate(self, number: int) -> None:
         worker, one = self.workers[number], self.orders[number][self.next[number]]
         self.next[number] += 1
-        message = run_operation(self.model, worker, one, self.number_of(one))
+        message = run_operation(self.model, worker, one, number_of(self.plan, one.operation))
         if message is not None and self.taker.get(message, number) != number:
             target = self.taker[message]
             if message not in self.workers[target].log and all(one[:2] != (target, message) for one in self.coming):
@@ -312,7 +310,7 @@ def weigh(worker: ToyWorker, microbatch: int, one: UnderWay) -> None:
         worker.ledger[layer].add(microbatch)
 
 
-def take_over(model: ToyModel, plan: Plan, rest: Rest, workers: Sequence[ToyWorker]) -> None:
+def take_over(plan: Plan, rest: Rest, workers: Sequence[ToyWorker]) -> None:
     """What workers do before they go on with a rest: drop what is given up, copy sums, take their new layers."""
     sealed = {layer for first, stop in rest.sealed for layer in range(first, stop)}
     place = {one.place: workers[number] for number, one in enumerate(rest.workers)}
@@ -330,11 +328,11 @@ def take_over(model: ToyModel, plan: Plan, rest: Rest, workers: Sequence[ToyWork
         who.sums = {layer: own for layer, own in who.sums.items() if layer in sealed.intersection(range(*layers))}
         who.tie_sums = {tie: own for tie, own in who.tie_sums.items() if sealed.issuperset(tie)}
         who.layers = layers
-        used = {(plan.microbatch_offset(op.operation.pipeline) + op.operation.microbatch, op.layers, True)
-                for op in rest.operations(number, plan) if op.accumulates}  # fmt: skip
-        begun = {(plan.microbatch_offset(op.operation.pipeline) + op.operation.microbatch, op.layers, True)
-                 for op in rest.operations(number, plan) if op.accumulates and op.kind == "F"}  # fmt: skip
-        who.under_way = {key: one for key, one in who.under_way.items() if key in used - begun}
+        kinds: dict[tuple[int, Layers, bool], set[str]] = {}
+        for own in rest.operations(number, plan):
+            kinds.setdefault((number_of(plan, own.operation), own.layers, own.accumulates), set()).add(own.kind)
+        goes_on = {key for key, found in kinds.items() if key[2] and "F" not in found}
+        who.under_way = {key: under_way for key, under_way in who.under_way.items() if key in goes_on}
     for target, sums, tie_sums in copied:
         target.sums |= sums
         target.tie_sums |= tie_sums

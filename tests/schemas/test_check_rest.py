@@ -36,7 +36,7 @@ from rtk.schemas.resumption import (
 )
 
 from ..rests import rests
-from ..strategies import BY_HAND, hand_plan
+from ..strategies import BY_HAND, hand_plan, number_of
 
 Drawn = tuple[Plan, Rest]
 Change = Callable[[st.DataObject, list[RestOperation], int], None]
@@ -162,7 +162,7 @@ def test_message_that_nobody_sends_is_found(drawn: Drawn, data: st.DataObject) -
     place = data.draw(st.integers(0, len(rest.sends) - 1))
     send = rest.sends[place]
     made = {
-        (kind, plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch, one.layers[at])
+        (kind, number_of(plan, one.operation), one.layers[at])
         for number in range(len(rest.workers))
         for one in rest.operations(number, plan)
         for kind, at in ((("activation", 1) if one.kind == "F" else ("gradient", 0)),)

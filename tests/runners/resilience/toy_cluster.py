@@ -94,6 +94,7 @@ from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage
 from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
 from rtk.schemas.resumption import LedgerEntry, Rest, Standing, ledger_entries
 
+from ...strategies import number_of
 from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact
 
 # How a training thread hangs: in an operation, or in a wait that nothing wakes; or where nobody answers for it.
@@ -852,7 +853,7 @@ class ToyCluster:
         assert place is not None and worker.state is not None
         last = len(plan.template_of(place[0]).stages) - 1
         mine = next(w for w in plan.workers if (w.pipeline, w.stage) == place)
-        numbers = [plan.microbatch_offset(op.pipeline) + op.microbatch for op in mine.operations() if op.kind == "F"]
+        numbers = [number_of(plan, op) for op in mine.operations() if op.kind == "F"]
         steps = float(len(next(iter(worker.state.values()))))
         return tuple((n, steps, 1.0) for n in numbers) if place[1] == last else ()
 

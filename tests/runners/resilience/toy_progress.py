@@ -23,7 +23,6 @@ from rtk.runners.program import (
 )
 from rtk.runners.resilience.protocol import Epoch
 from rtk.runners.resilience.worker_rules import plan_of
-from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Layers, Plan
 from rtk.schemas.resumption import (
     MessageKind,
@@ -35,6 +34,8 @@ from rtk.schemas.resumption import (
     ledger_entries,
     stashes_of,
 )
+
+from ...strategies import number_of
 
 
 @dataclass(frozen=True, order=True)
@@ -145,6 +146,7 @@ class ToyRun:
 
     @property
     def is_done(self) -> bool:
+        """Whether no instruction is left."""
         return not self._ahead
 
     @property
@@ -196,7 +198,7 @@ class ToyRun:
         plan, boundary = self.program.plan, message.link
         if self.program.rest is None:
             boundary = plan.template_of(message.pipeline).stages[message.link].layers[1]
-        return message.kind, boundary, plan.microbatch_offset(message.pipeline) + message.microbatch
+        return message.kind, boundary, number_of(plan, message)
 
     def _compute(self, operation: Any, layers: Layers, accumulates: bool) -> None:
         progress, number = self.progress, number_of(self.program.plan, operation)
@@ -229,11 +231,6 @@ class ToyRun:
                 gradient = ToyGradient(number, progress.iteration, self.steps[layer])
                 progress.own.setdefault(layer, []).append(gradient)
                 self.office.done.append((progress.iteration, layer, number, worker))
-
-
-def number_of(plan: Plan, operation: Operation) -> int:
-    """The global number of an operation's micro-batch."""
-    return plan.microbatch_offset(operation.pipeline) + operation.microbatch
 
 
 def is_exact(one: ToySum, iteration: int, steps: int, microbatches: int) -> bool:
