@@ -36,11 +36,13 @@ class Worker:
         self.transport: GlooTransport | None = None
 
     def leave_epoch(self) -> None:
+        """Let go of what the epoch has."""
         if self.transport is not None:
             self.transport.close()
             self.transport = None
 
     def die(self) -> None:
+        """Let go of everything."""
         self.leave_epoch()
         self.connections.close()
         self.place.close()
@@ -54,14 +56,17 @@ class Crew:
         self.number = 0
 
     def each(self, work: Callable[[int], Any]) -> list[Any]:
+        """What comes of some work of all, each by its rank, at once."""
         with ThreadPoolExecutor(len(self.workers)) as pool:
             return list(pool.map(work, range(len(self.workers)), timeout=SOON_S))
 
     @property
     def places(self) -> list[str]:
+        """Where each can be met, by rank."""
         return [worker.place.address for worker in self.workers]
 
     def regroup(self) -> None:
+        """Tell all who will be in the next epoch."""
         self.number += 1
         for rank, worker in enumerate(self.workers):
             worker.connections.expect(self.number, self.places, rank)
@@ -79,6 +84,7 @@ class Crew:
         self.each(meet)
 
     def transport_of(self, rank: int) -> GlooTransport:
+        """That of one who is in an epoch."""
         found = self.workers[rank].transport
         assert found is not None
         return found
@@ -116,9 +122,11 @@ class Crew:
             time.sleep(0.01)
 
     def kill(self, rank: int) -> None:
+        """One is there no more; the ranks of others behind it change."""
         self.workers.pop(rank).die()
 
     def end(self) -> None:
+        """All are there no more."""
         for worker in self.workers:
             worker.die()
 
@@ -142,10 +150,12 @@ def crew() -> Iterator[Crew]:
 
 
 def meshes(crew: Crew) -> list[Any]:
+    """What each has for the next epoch."""
     return [worker.connections._unused and worker.connections._unused.group for worker in crew.workers]
 
 
 def used(crew: Crew) -> list[Any]:
+    """Over what each is connected in this epoch."""
     return [crew.transport_of(rank)._pairs.groups[0] for rank in range(len(crew.workers))]
 
 

@@ -61,6 +61,7 @@ class Watched:
 
 @contextmanager
 def watched(what: str) -> Iterator[Watched]:
+    """The same, gone at the end."""
     one = Watched(what)
     try:
         yield one

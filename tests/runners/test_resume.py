@@ -117,10 +117,12 @@ class Job:
         self.gone: list[Member] = []  # whose losses count, for what they are of is summed
 
     def microbatch(self, is_pair: bool, is_named: bool) -> tuple[Tree, torch.Tensor, Named]:
+        """Inputs, of one tensor or two, a target, and what layers take by name."""
         rows, beside, target, shift = torch.randn(4, 2, WIDTH, dtype=torch.float64)
         return (rows, beside[0]) if is_pair else rows, target, {"shift": shift} if is_named else {}
 
     def member(self) -> Member:
+        """Somebody who has nothing."""
         self.names += 1
         return Member(f"w{self.names}")
 
@@ -148,6 +150,7 @@ class Job:
         return self.plans.plan
 
     def build(self, worker: Worker) -> HeldStage:
+        """The stage of a worker of the plan, as at the beginning."""
         first, stop = self.plan.stage_of(worker).layers
         held = HeldStage(
             copy.deepcopy(self.layers),
@@ -162,6 +165,7 @@ class Job:
         return held
 
     def rank(self, number: int, program: Program, held: HeldStage, turns: Turns) -> Rank:
+        """What a worker of the plan executes its program with."""
         first, stop = held.layers_range
         held.adapt(splits_backward(program.instructions[number]), self.hosted)
         return Rank(
@@ -190,6 +194,7 @@ class Job:
         return ranks.run(bodies, turns, victims, self.rng.randint(0, 20))
 
     def body(self, number: int, program: Program, turns: Turns) -> Callable[[], None]:
+        """What a worker of the plan does in an epoch."""
         member, worker = self.crew[number], program.workers[number]
 
         def run() -> None:
@@ -305,6 +310,7 @@ def compare(job: Job) -> None:
 
 
 def assert_close(found: torch.Tensor | None, wanted: torch.Tensor | None, name: str) -> None:
+    """Two gradients differ by rounding alone."""
     assert found is not None
     assert wanted is not None
     scale = wanted.abs().max().clamp(min=1e-3)

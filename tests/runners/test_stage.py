@@ -291,6 +291,7 @@ def test_parts_of_a_stage_are_the_stage(name: str, is_split: bool, data: st.Data
 
 
 def run_backward(stage: TorchStage, key: object, gradient: Gradient | None, is_split: bool) -> Gradient | None:
+    """B, or I and W; the gradient of the input."""
     found = stage.backward_input(key, gradient) if is_split else stage.backward(key, gradient)
     if is_split:
         stage.backward_weight(key)
@@ -298,6 +299,7 @@ def run_backward(stage: TorchStage, key: object, gradient: Gradient | None, is_s
 
 
 def some(gradient: Gradient | None) -> torch.Tensor:
+    """A gradient that is there, of one tensor."""
     assert isinstance(gradient, torch.Tensor)
     return gradient
 

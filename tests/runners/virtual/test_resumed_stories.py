@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from statistics import mean
 from typing import Any
@@ -25,7 +26,7 @@ from rtk.schemas.documents import canonical
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import parse_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
-from rtk.schemas.protocols import Hand, Replanned, Resume
+from rtk.schemas.protocols import Answers, Hand, Replanned, Resume
 from rtk.schemas.resumption import Rest
 from rtk.schemas.timeline import Span
 from rtk.schemas.trace import EventKind, Trace, TraceEvent
@@ -86,12 +87,29 @@ def order(stage: int, depth: int, microbatches: int, is_split: bool, is_lean: bo
 
 @dataclass(frozen=True)
 class Told:
-    """A trace told twice: with what is left planned, and with iterations done anew."""
+    """A trace told twice, each once it is asked for: with what is left planned, and with iterations done anew."""
 
     plan: Plan
     trace: Trace
-    resumed: SimulatedRun
-    redone: SimulatedRun
+    policy: PolicyName
+    resume: Resume = plan_rest
+
+    @cached_property
+    def resumed(self) -> SimulatedRun:
+        """Told with what is left planned."""
+        return self._told(self.resume)
+
+    @cached_property
+    def redone(self) -> SimulatedRun:
+        """Told with iterations done anew."""
+        return self._told(None)
+
+    def _told(self, resume: Resume | None) -> SimulatedRun:
+        return simulate_story(self.plan, self.trace, ITERATIONS, self._answers, COSTS, resume=resume)
+
+    @cached_property
+    def _answers(self) -> Answers:
+        return answers_for(self.plan, self.policy, None, 100)
 
     @property
     def earlier(self) -> float:
@@ -103,12 +121,6 @@ class Told:
     def longest_s(self) -> float:
         """The longest operation or sum of both."""
         return max(span.end_s - span.start_s for one in (self.resumed, self.redone) for span in one.timeline.spans)
-
-
-def told(plan: Plan, trace: Trace, policy: PolicyName, resume: Resume = plan_rest) -> Told:
-    answers = answers_for(plan, policy, None, 100)
-    resumed = simulate_story(plan, trace, ITERATIONS, answers, COSTS, resume=resume)
-    return Told(plan, trace, resumed, simulate_story(plan, trace, ITERATIONS, answers, COSTS))
 
 
 def death(plan: Plan, chance: random.Random) -> Trace:
@@ -142,6 +154,7 @@ def troubles(plan: Plan, chance: random.Random) -> Trace:
 
 
 def went_on(story: SimulatedRun) -> list[IterationResumed]:
+    """The iterations that went on where they were."""
     return [one for _, one in story.announced if isinstance(one, IterationResumed)]
 
 
@@ -153,6 +166,7 @@ def is_whole(story: SimulatedRun) -> bool:
 
 
 def assert_one_thing_at_a_time(story: SimulatedRun) -> None:
+    """No worker has two spans at once."""
     story.timeline.validate()
     for worker in {span.worker for span in story.timeline.spans}:
         own = sorted((s for s in story.timeline.spans if s.worker == worker), key=lambda s: (s.start_s, s.end_s))
@@ -165,7 +179,7 @@ def test_whoever_dies_and_whenever_it_is_no_later_than_done_anew(seed: int, poli
     """One death at any moment: all is committed, later than done anew by no more than the operation under way."""
     chance = random.Random(seed)
     plan = grid(chance)
-    both = told(plan, death(plan, chance), policy)
+    both = Told(plan, death(plan, chance), policy)
     assert (both.resumed.exit_code, len(both.resumed.committed_s)) == (0, ITERATIONS)
     assert both.resumed.total_s <= both.redone.total_s + both.longest_s + 1e-9
     assert_one_thing_at_a_time(both.resumed)
@@ -177,7 +191,7 @@ def test_on_average_it_is_much_earlier() -> None:
     for seed in range(40):
         chance = random.Random(seed)
         plan = grid(chance)
-        found.append(told(plan, death(plan, chance), PolicyName.SLIPSTREAM))
+        found.append(Told(plan, death(plan, chance), PolicyName.SLIPSTREAM))
     assert mean(one.earlier for one in found) > 0.3
     resumed = sum(bool(went_on(one.resumed)) for one in found)
     anew = sum(isinstance(what, IterationRedone) for one in found for _, what in one.resumed.announced)
@@ -190,7 +204,7 @@ def test_many_troubles_lose_nothing(seed: int) -> None:
     """Deaths, hangs, newcomers, slow workers and links at any moments: every layer sees every micro-batch once."""
     chance = random.Random(seed)
     plan = grid(chance)
-    story = told(plan, troubles(plan, chance), PolicyName.JOINT).resumed
+    story = Told(plan, troubles(plan, chance), PolicyName.JOINT).resumed
     assert is_whole(story), story.reason
     assert_one_thing_at_a_time(story)
 
@@ -204,7 +218,7 @@ def test_pipelines_of_unlike_cuts_go_on(optimizer: str) -> None:
         nodes = chance.choice([5, 6, 7, 8])
         plan = unlike(nodes, 1, 2, chance.randint(6, 9))
         plan = with_prediction(replace(plan, optimizer=optimizer, prediction=None))  # type: ignore[arg-type]
-        both = told(plan, death(plan, chance), PolicyName.OOBLECK)
+        both = Told(plan, death(plan, chance), PolicyName.OOBLECK)
         assert is_whole(both.resumed), both.resumed.reason
         gains.append(both.earlier)
     assert mean(gains) > 0.2
@@ -219,7 +233,7 @@ def test_what_is_left_takes_as_long_as_its_planner_says(seed: int, is_unlike: bo
     plan = with_prediction(replace(plan, prediction=None))
     kept: list[tuple[Plan, Rest]] = []
     policy = PolicyName.OOBLECK if is_unlike else PolicyName.JOINT
-    told(plan, death(plan, chance), policy, recording(kept))
+    assert is_whole(Told(plan, death(plan, chance), policy, recording(kept)).resumed)
     for following, rest in kept:
         execution = execute(lower_rest(following, rest))
         steps_s = max(following.stage_of(worker).optimizer_s for worker in following.live_workers())
@@ -253,6 +267,7 @@ def test_the_same_story_is_the_same_to_the_last_byte() -> None:
 def story_of(
     plan: Plan, *events: TraceEvent, costs: SwitchCosts = COSTS, resume: Resume | None = plan_rest
 ) -> SimulatedRun:
+    """A job in which workers stay where they are; `resume` None: iterations are done anew."""
     return simulate_story(plan, Trace(events), ITERATIONS, SameStages(plan), costs, resume=resume)
 
 
@@ -265,10 +280,12 @@ class SameStages(Small):
 
 
 def fails(worker: str, time_s: float) -> TraceEvent:
+    """A worker dies."""
     return TraceEvent("fail", time_s=time_s, worker=worker)
 
 
 def of_iteration(story: SimulatedRun, iteration: int, keep: Callable[[Span], bool] = lambda span: True) -> list[Span]:
+    """The spans of an iteration that are to be kept."""
     return [span for span in story.timeline.spans if span.iteration == iteration and keep(span)]
 
 
