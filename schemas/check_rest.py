@@ -30,11 +30,10 @@ from .rest_columns import (
     WEIGHT,
     RestColumns,
     is_among,
-    numbers_of,
     order_path,
     read_rest,
 )
-from .resumption import Rest, RestOperation, Resumption, layer_runs, parse_rest_order
+from .resumption import Rest, RestOperation, Resumption, layer_runs, layers_in, parse_rest_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,7 +146,7 @@ class _Case:
         standings = self.rows.standings
         ties = {tie.layers for standing in standings for tie in standing.ties}
         ended = {tie.layers for standing in standings for tie in standing.ties if tie.is_sealed}
-        own = {layer for standing in standings if standing.sealed for layer in numbers_of(standing.sealed)}
+        own = set(layers_in(run for standing in standings for run in standing.sealed))
         while True:
             broken = {layer for tie in ties if tie not in ended or not own.issuperset(tie) for layer in tie}
             if own.isdisjoint(broken):
@@ -160,7 +159,7 @@ class _Case:
         if before is None:
             return frozenset()
         both = range(max(before[0], stage[0]), min(before[1], stage[1]))
-        return frozenset(both) - numbers_of(self.rows.rest.workers[number].given_up) - self.sealed
+        return frozenset(both) - layers_in(self.rows.rest.workers[number].given_up) - self.sealed
 
     @cached_property
     def splits(self) -> Flags:
@@ -346,8 +345,8 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
             yield Violation(where, f"a sum is copied from {copy.source} to {copy.target}: no two workers of the plan")
             continue
         source, target = (numbers[end] for end in ends)
-        layers = numbers_of((copy.layers,))
-        if not layers <= numbers_of(rows.standings[source].sealed) or not ended[source].issuperset(copy.ties):
+        layers = layers_in((copy.layers,))
+        if not layers <= layers_in(rows.standings[source].sealed) or not ended[source].issuperset(copy.ties):
             yield Violation(where, f"worker {copy.source} has not all of these sums")
         if not layers and not copy.ties:
             yield Violation(where, "nothing is copied")
@@ -356,7 +355,7 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
     ties = {tie.layers for standing in rows.standings for tie in standing.ties}
     for number, worker in enumerate(rows.live):
         own = frozenset(range(*rows.stages[number].layers))
-        need = (own & case.sealed) - numbers_of(rows.standings[number].sealed)
+        need = (own & case.sealed) - layers_in(rows.standings[number].sealed)
         need_ties = {tie for tie in ties if case.sealed.issuperset(tie) and own & set(tie)} - ended[number]
         lacks = [*(need - set(layers_to[number])), *(need_ties - set(ties_to[number]))]
         if lacks:

@@ -7,7 +7,6 @@ a number, its **key**: its kind, its boundary and its micro-batch; who has it is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -281,8 +280,3 @@ def _suffixes(text: str) -> list[tuple[int, Layers | None, bool]]:
             layers = None if match[1] is None else (int(match[1]), int(match[2]))
             found.append((place, layers, match[3] is not None))
     return found
-
-
-def numbers_of(ranges: Sequence[Layers]) -> frozenset[int]:
-    """The single layers of some ranges."""
-    return frozenset(chain.from_iterable(range(*layers) for layers in ranges))

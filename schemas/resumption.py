@@ -111,6 +111,11 @@ def layer_runs(layers: Iterable[int]) -> tuple[Layers, ...]:
     return tuple((numbers[first], numbers[stop - 1] + 1) for first, stop in pairwise(starts))
 
 
+def layers_in(runs: Iterable[Layers]) -> frozenset[int]:
+    """The single layers of some ranges: `layer_runs` backwards."""
+    return frozenset(chain.from_iterable(range(*layers) for layers in runs))
+
+
 def ledger_entries(by_layer: Mapping[int, Collection[int]]) -> tuple[LedgerEntry, ...]:
     """The micro-batches of each layer as a ledger; neighbouring layers with the same ones stand together."""
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -314,7 +319,7 @@ class Rest:
         They are in parts of sums, or in sums of whole stages that have ended, or under way and gone on with.
         """
         standings = {standing.worker: standing for standing in self.standings}
-        sealed = {layer for layers in self.sealed for layer in range(*layers)}
+        sealed = layers_in(self.sealed)
         offsets, count = _offsets(plan), 0
         for own, worker in zip(self.workers, plan.live_workers(), strict=True):
             standing, stage = standings[own.worker], plan.stage_of(worker).layers
@@ -327,7 +332,7 @@ class Rest:
 
 
 def _kept(standing: Standing, dropped: Iterable[Layers], stage: Layers) -> dict[int, tuple[Layers, ...]]:
-    gone = {layer for first, stop in dropped for layer in range(first, stop)}
+    gone = layers_in(dropped)
     layers_of: dict[int, set[int]] = {}
     for entry in standing.ledger:
         layers = set(range(*entry.layers)) & set(range(*stage)) - gone

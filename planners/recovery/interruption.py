@@ -24,7 +24,7 @@ import numpy as np
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import RecoveryPolicy
 from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
-from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, Stash, layer_runs
+from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, Stash, layer_runs, layers_in
 from ..resumption.plan import rest_makespan_s
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, ordered_problem_of
 from ..scheduling.retime import Retimer
@@ -305,7 +305,7 @@ class Timetable:
         worker, group = self.plan.workers[number], self._group[number]
         layers = self.plan.stage_of(worker).layers
         summed = [one for one in self._part_layers(group) if sealed[one[0]]]
-        there = {layer for _, part in summed for layer in range(*part)}
+        there = layers_in(part for _, part in summed)
         finished = tuple(own.finished.tolist())
         begun, halfway = own.of(FORWARD), own.of(BACKWARD)
         stashes = ("F", np.setdiff1d(begun, halfway)), ("I", np.setdiff1d(halfway, own.finished))

@@ -26,8 +26,8 @@ import numpy as np
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
-from ...schemas.resumption import MessageKind, layer_runs
-from .crew import Crew, each
+from ...schemas.resumption import MessageKind, layer_runs, layers_in
+from .crew import Crew
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def remaining(crew: Crew, sealed: Sequence[Layers]) -> Remaining:
     Raises:
         InvalidInputError: a standing has what its worker cannot have, or what another one has, too.
     """
-    torn = _torn(crew, set(each(sealed)))
+    torn = _torn(crew, layers_in(sealed))
     cuts = _cuts(crew, (*sealed, *layer_runs(chain.from_iterable(torn.values()))))
     place = {layer: number for number, layer in enumerate(cuts)}
     left = np.ones((len(cuts) - 1, crew.microbatches), dtype=np.bool_)
@@ -122,14 +122,14 @@ def _given_up(
 ) -> tuple[tuple[Layers, ...], ...]:
     """The layers of each worker whose own part of the sums it drops, of those that it goes on with."""
     found: list[tuple[Layers, ...]] = [()] * len(crew.workers)
-    ended = set(each(sealed))
+    ended = layers_in(sealed)
     for number in np.flatnonzero(_any(drops)).tolist():
-        dropped = {layer for n in np.flatnonzero(drops[number]).tolist() for layer in range(cuts[n], cuts[n + 1])}
+        dropped = layers_in((cuts[n], cuts[n + 1]) for n in np.flatnonzero(drops[number]).tolist())
         found[number] = layer_runs(dropped.intersection(range(*(crew.kept(number) or (0, 0)))) - ended)
     return tuple(found)
 
 
-def _torn(crew: Crew, sealed: set[int]) -> dict[int, set[int]]:
+def _torn(crew: Crew, sealed: frozenset[int]) -> dict[int, set[int]]:
     """Layers that workers keep, but not others which share parameters with them: in their sums is a part of those."""
     found = {}
     for number, standing in enumerate(crew.standings):
