@@ -253,21 +253,21 @@ class Plan(Displayed):
 
     def microbatch_offset(self, pipeline: int) -> int:
         """The global number of a pipeline's micro-batch 0."""
-        return self._offsets[pipeline]
+        return self.microbatch_offsets[pipeline]
 
     @cached_property
-    def _offsets(self) -> tuple[int, ...]:
+    def microbatch_offsets(self) -> tuple[int, ...]:
         """The global number of each pipeline's micro-batch 0, and of one behind the last."""
         return tuple(accumulate((pipeline.microbatches for pipeline in self.pipelines), initial=0))
 
     def microbatch_at(self, number: int) -> tuple[int, int]:
         """The pipeline of the micro-batch with a global number, and its number there."""
-        pipeline = bisect_right(self._offsets, number) - 1
-        return pipeline, number - self.microbatch_offset(pipeline)
+        pipeline = bisect_right(self.microbatch_offsets, number) - 1
+        return pipeline, number - self.microbatch_offsets[pipeline]
 
     def total_microbatches(self) -> int:
         """Micro-batches of one iteration, over all pipelines."""
-        return self.microbatch_offset(len(self.pipelines))
+        return self.microbatch_offsets[-1]
 
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other.

@@ -81,8 +81,7 @@ class RestColumns:
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
         """Those of the live workers, in their order."""
-        named = {standing.worker: standing for standing in self.rest.standings}
-        return tuple(named[worker.worker] for worker in self.rest.workers)
+        return tuple(map(self.rest.standing_of, range(len(self.rest.workers))))
 
     @cached_property
     def layers(self) -> int:
@@ -92,12 +91,12 @@ class RestColumns:
     @cached_property
     def offsets(self) -> Ints:
         """The global number of each pipeline's micro-batch 0, and of one behind the last."""
-        return np.cumsum([0, *(pipeline.microbatches for pipeline in self.plan.pipelines)])
+        return np.array(self.plan.microbatch_offsets, dtype=np.int64)
 
     @cached_property
     def microbatches(self) -> int:
         """How many the iteration has."""
-        return int(self.offsets[-1])
+        return self.plan.total_microbatches()
 
     # The operations.
 

@@ -6,9 +6,10 @@ of what layer b - 1 gives.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from .display import Displayed
@@ -267,7 +268,7 @@ class RestPrediction:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rest:
     """What is left of an iteration.
 
@@ -299,63 +300,50 @@ class Rest:
 
     def standing_of(self, number: int) -> Standing:
         """What the live worker `number` of the plan has."""
-        name = self.workers[number].worker
-        beside = self.standings[number : number + 1]  # usually in the order of the workers
-        return next(one for one in chain(beside, self.standings) if one.worker == name)
+        return self._standing_by_worker[self.workers[number].worker]
+
+    @cached_property
+    def _standing_by_worker(self) -> dict[str, Standing]:
+        return {standing.worker: standing for standing in self.standings}
 
     def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
         """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
         stage = plan.stage_of(plan.live_workers()[number]).layers
-        return _kept(self.standing_of(number), (*self.workers[number].given_up, *self.sealed), stage)
+        mine = set(range(*stage)) - layers_in((*self.workers[number].given_up, *self.sealed))
+        layers_of: dict[int, set[int]] = {}
+        for entry in self.standing_of(number).ledger:
+            layers = mine.intersection(range(*entry.layers))
+            for microbatch in entry.microbatches if layers else ():
+                layers_of.setdefault(microbatch, set()).update(layers)
+        return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
 
     def taken_up(self, number: int, plan: Plan) -> dict[int, Literal["F", "I"]]:
         """The micro-batches under way with which the live worker `number` goes on, and what of them was done last."""
+        stashes = self.standing_of(number).stashes
+        if not stashes:
+            return {}
         stage = plan.stage_of(plan.live_workers()[number]).layers
-        return _taken_up(self.standing_of(number), self.operations(number, plan), _offsets(plan), stage)
+        begun: set[int] = set()
+        gone_on: set[int] = set()
+        for one in self.operations(number, plan):
+            if one.accumulates and one.layers == stage:
+                microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+                (begun if one.kind == "F" else gone_on).add(microbatch)
+        taken = gone_on - begun
+        return {m: stash.after for stash in stashes for m in stash.microbatches if m in taken}
 
     def passes_kept(self, plan: Plan) -> int:
         """Forward and backward passes of a micro-batch at a worker that stay done, all together.
 
         They are in parts of sums, or in sums of whole stages that have ended, or under way and gone on with.
         """
-        standings = {standing.worker: standing for standing in self.standings}
-        sealed = layers_in(self.sealed)
-        offsets, count = _offsets(plan), 0
-        for own, worker in zip(self.workers, plan.live_workers(), strict=True):
-            standing, stage = standings[own.worker], plan.stage_of(worker).layers
-            order = parse_rest_order(own.order, worker.pipeline, stage) if standing.stashes else ()
-            count += 2 * sum(map(len, _kept(standing, (*own.given_up, *self.sealed), stage).values()))
-            count += sum(1 if last == "F" else 2 for last in _taken_up(standing, order, offsets, stage).values())
-            if sealed.issuperset(range(*stage)):
+        sealed, count = layers_in(self.sealed), 0
+        for number, worker in enumerate(plan.live_workers()):
+            count += 2 * sum(map(len, self.kept(number, plan).values()))
+            count += sum(1 if last == "F" else 2 for last in self.taken_up(number, plan).values())
+            if sealed.issuperset(range(*plan.stage_of(worker).layers)):
                 count += sum(one.kind != "W" for one in worker.operations())
         return count
-
-
-def _kept(standing: Standing, dropped: Iterable[Layers], stage: Layers) -> dict[int, tuple[Layers, ...]]:
-    gone = layers_in(dropped)
-    layers_of: dict[int, set[int]] = {}
-    for entry in standing.ledger:
-        layers = set(range(*entry.layers)) & set(range(*stage)) - gone
-        for microbatch in entry.microbatches if layers else ():
-            layers_of.setdefault(microbatch, set()).update(layers)
-    return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
-
-
-def _taken_up(
-    standing: Standing, order: Iterable[RestOperation], offsets: Sequence[int], stage: Layers
-) -> dict[int, Literal["F", "I"]]:
-    begun: set[int] = set()
-    gone_on: set[int] = set()
-    for one in order:
-        if one.accumulates and one.layers == stage:
-            microbatch = offsets[one.operation.pipeline] + one.operation.microbatch
-            (begun if one.kind == "F" else gone_on).add(microbatch)
-    return {m: stash.after for stash in standing.stashes for m in stash.microbatches if m in gone_on - begun}
-
-
-def _offsets(plan: Plan) -> list[int]:
-    """The global numbers of the pipelines' first micro-batches."""
-    return [0, *accumulate(pipeline.microbatches for pipeline in plan.pipelines)]
 
 
 @dataclass(frozen=True)

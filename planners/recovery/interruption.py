@@ -236,8 +236,7 @@ class Timetable:
         reaches = (retimer.reach(number) for number in range(len(counts)))
         self._start_s = np.concatenate([starts_s[reach.start : reach.stop] for reach in reaches])
         self._end_s = self._start_s + workers.durations_s[self._worker, letter]
-        offsets = np.array([plan.microbatch_offset(k) for k in range(len(plan.pipelines))])
-        self._microbatch = (offsets[problem.origin] + problem.microbatch)[job]
+        self._microbatch = (np.array(plan.microbatch_offsets)[problem.origin] + problem.microbatch)[job]
 
         at = np.full((KINDS, *problem.executor.shape), NONE)
         at[self._kind, job, stage] = numbers
