@@ -15,22 +15,32 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .check import ROUNDING, RowTimes, Violation, check_plan, in_brief, is_close, makespan_of, propagate, sums_s
+from .check import (
+    FORWARD,
+    FULL,
+    INPUT,
+    ROUNDING,
+    WEIGHT,
+    RowTimes,
+    Violation,
+    check_plan,
+    in_brief,
+    is_close,
+    makespan_of,
+    order_path,
+    propagate,
+    sums_s,
+)
 from .check_standing import faults_of
 from .errors import InvalidInputError
 from .orders import KINDS, NONE
 from .plan import Plan
 from .quantities import print_apart, print_bytes, print_number, print_time
 from .rest_columns import (
-    FORWARD,
-    FULL,
-    INPUT,
     MESSAGE_KINDS,
     NOBODY,
-    WEIGHT,
     RestColumns,
     is_among,
-    order_path,
     read_rest,
 )
 from .resumption import Rest, RestOperation, Resumption, layer_runs, layers_in, parse_rest_order

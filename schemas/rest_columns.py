@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .check import FORWARD, WEIGHT, TimedColumns, durations_of
 from .orders import KINDS, NONE, Operation, parse_columns
 from .plan import Layers, Plan, Stage, Worker
 from .resumption import Rest, RestOperation, Standing, print_rest_operation
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-FORWARD, INPUT, WEIGHT, FULL = range(len(KINDS))
 ACTIVATION, GRADIENT = range(2)  # kinds of messages
 MESSAGE_KINDS = ("activation", "gradient")
 NOBODY = -1
@@ -35,8 +35,8 @@ _SUFFIX = re.compile(rf"(?::{_NUMBER}-{_NUMBER})?(~)?(?= |$)")
 
 
 @dataclass(frozen=True)
-class RestColumns:
-    """A rest, with the operations of all its workers as columns of equal length n, in the order of execution.
+class RestColumns(TimedColumns):
+    """A rest, with the operations of all its workers as columns.
 
     Attributes:
         plan: the one to follow.
@@ -101,22 +101,6 @@ class RestColumns:
     # The operations.
 
     @cached_property
-    def first(self) -> Ints:
-        """The row of each live worker's first operation, were there one."""
-        first: Ints = np.cumsum(self.counts) - self.counts
-        return first
-
-    @cached_property
-    def busy(self) -> Ints:
-        """The live workers that have operations."""
-        return np.flatnonzero(self.counts)
-
-    @cached_property
-    def worker(self) -> Ints:
-        """Each operation's worker; array of n."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
-
-    @cached_property
     def microbatch(self) -> Ints:
         """The global number of each operation's micro-batch; array of n."""
         found: Ints = self.offsets[self.pipeline] + self.number
@@ -131,11 +115,7 @@ class RestColumns:
     @cached_property
     def duration_s(self) -> Floats:
         """What each operation takes in s; array of n."""
-        table = [
-            [stage.duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
-            for worker, stage in zip(self.live, self.stages, strict=True)
-        ]
-        found: Floats = np.array(table, dtype=np.float64).reshape(-1, len(KINDS))[self.worker, self.kind] * self.share
+        found: Floats = durations_of(self.plan, self.live)[self.worker, self.kind] * self.share
         return found
 
     def operation(self, row: int) -> RestOperation:
@@ -147,11 +127,7 @@ class RestColumns:
         """An operation in words, for messages."""
         worker = int(self.worker[row])
         token = print_rest_operation(self.operation(row), NOBODY, self.stages[worker].layers)
-        return f"{token} on worker {self.live[worker].name} (operation {row - self.first[worker]})"
-
-    def path(self, row: int) -> str:
-        """The JSON pointer of the order that holds an operation."""
-        return order_path(int(self.worker[row]))
+        return f"{token} on worker {self.live[worker].name} (operation {self.place(row)})"
 
     # Pieces of work.
 
@@ -233,11 +209,6 @@ class RestColumns:
             inside_s[k] = np.array([one.delay_s for one in self.plan.links_of(k)])[link]
             between_s[k] = np.array([one.delay_s for one in template.links])[link]
         return inside_s, between_s
-
-
-def order_path(number: int) -> str:
-    """The JSON pointer of a live worker's order."""
-    return f"/workers/{number}/order"
 
 
 def is_among(values: Ints, known: Ints) -> Flags:
