@@ -233,30 +233,34 @@ def check_plan(plan: Plan) -> list[Violation]:
 def deadlock_free_times(plan: Plan) -> tuple[Floats, Floats]:
     """Start and end of every operation of a valid plan, in worker order: what `check_plan` judged by."""
     table = _tabulate(plan)
-    return _times_in_waves(table, _number_cells(table))
+    times = _times_in_waves(table, _number_cells(table))
+    return times.start_s, times.end_s
 
 
 def makespan_of(plan: Plan) -> float:
     """The makespan of a valid plan in s, whatever it predicts."""
     table = _tabulate(plan)
-    _, start_s, end_s = timed_operations(plan)
-    return _makespan_and_period(table, RowTimes(start_s, end_s))[0]
+    return _makespan_and_period(table, _times(table))[0]
 
 
 def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
     """The operations of a valid plan as columns, in worker order, with start and end of each in s."""
     table = _tabulate(plan)
+    times = _times(table)
+    return Columns(table.counts, table.kind, table.pipeline, table.microbatch), times.start_s, times.end_s
+
+
+def _times(table: _OrderColumns) -> RowTimes:
     cells = _number_cells(table)
     run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
-    start_s, end_s = _times_in_waves(table, cells) if run is None else (run.start_s, run.end_s)
-    return Columns(table.counts, table.kind, table.pipeline, table.microbatch), start_s, end_s
+    return _times_in_waves(table, cells) if run is None else RowTimes(run.start_s, run.end_s)
 
 
-def _times_in_waves(table: _OrderColumns, cells: _Cells) -> tuple[Floats, Floats]:
+def _times_in_waves(table: _OrderColumns, cells: _Cells) -> RowTimes:
     forward, backward, _ = _rows_by_cell(cells)
     times = propagate(table, *_messages(cells, forward, backward))
     assert isinstance(times, RowTimes), "the plan deadlocks"
-    return times.start_s, times.end_s
+    return times
 
 
 def _tabulate(plan: Plan) -> _OrderColumns:

@@ -36,13 +36,7 @@ from .errors import InvalidInputError
 from .orders import KINDS, NONE
 from .plan import Plan
 from .quantities import print_apart, print_bytes, print_number, print_time
-from .rest_columns import (
-    MESSAGE_KINDS,
-    NOBODY,
-    RestColumns,
-    is_among,
-    read_rest,
-)
+from .rest_columns import MESSAGE_KINDS, NOBODY, RestColumns, is_among, read_rest
 from .resumption import Rest, RestOperation, Resumption, layer_runs, layers_in, parse_rest_order
 
 if TYPE_CHECKING:
