@@ -300,19 +300,7 @@ def home_problem(plan: Plan, *, split: bool) -> Problem:
 
 def problem_of(plan: Plan) -> Problem:
     """The problem that a plan's orders answer: its routing and its backward split."""
-    origin, microbatch = _ranked(plan)
-    number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
-    number[origin, microbatch] = np.arange(len(origin))
-    depth = max(len(plan.template_of(k).stages) for k in range(len(plan.pipelines)))
-    executor = np.full((len(origin), depth), NO_WORKER, dtype=np.int64)
-    split = np.zeros(executor.shape, dtype=np.bool_)
-    for index, worker in enumerate(plan.workers):
-        for kind, pipeline, j in worker.operations():
-            if kind == "F":
-                executor[number[pipeline, j], worker.stage] = index
-            elif kind == "I":
-                split[number[pipeline, j], worker.stage] = True
-    return _problem(plan, origin, microbatch, executor, split)
+    return ordered_problem_of(plan)[0]
 
 
 def codes_of(plan: Plan, problem: Problem) -> Orders:
@@ -327,7 +315,7 @@ def codes_of(plan: Plan, problem: Problem) -> Orders:
 
 
 def ordered_problem_of(plan: Plan) -> tuple[Problem, list[Ints]]:
-    """What `problem_of` and `codes_of` say, read at once: for plans of many operations."""
+    """What `problem_of` and `codes_of` say, read at once, the codes as arrays."""
     origin, microbatch = _ranked(plan)
     number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
     number[origin, microbatch] = np.arange(len(origin))
