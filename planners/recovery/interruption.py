@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from ...schemas.protocols import RecoveryPolicy
 from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, Stash, layer_runs, layers_in
 from ..resumption.plan import rest_makespan_s
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, ordered_problem_of
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_problem_of
 from ..scheduling.retime import Retimer
 from .detecting import nameless
 
@@ -224,7 +224,7 @@ class Timetable:
     def __init__(self, plan: Plan) -> None:
         problem, orders = ordered_problem_of(plan)
         retimer, workers = Retimer(problem.with_objective(False)), problem.workers
-        self.plan, self.makespan_s, self._parts = plan, retimer.value_s(cast(Orders, orders)), workers.parts
+        self.plan, self.makespan_s, self._parts = plan, retimer.value_s(orders), workers.parts
         counts = [len(order) for order in orders]
         self._reach = [slice(*ends) for ends in pairwise(np.cumsum([0, *counts]).tolist())]
         self._worker = np.repeat(np.arange(len(counts)), counts)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -314,7 +314,7 @@ def codes_of(plan: Plan, problem: Problem) -> Orders:
     ]
 
 
-def ordered_problem_of(plan: Plan) -> tuple[Problem, list[Ints]]:
+def ordered_problem_of(plan: Plan) -> tuple[Problem, Orders]:
     """What `problem_of` and `codes_of` say, read at once, the codes as arrays."""
     origin, microbatch = _ranked(plan)
     number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
@@ -330,7 +330,7 @@ def ordered_problem_of(plan: Plan) -> tuple[Problem, list[Ints]]:
     executor[job[forward], stage[forward]] = worker[forward]
     split[job[split_backward], stage[split_backward]] = True
     codes = KINDS * job + np.array([CODE_OF_KIND[kind] for kind in LETTERS])[columns.kind]
-    orders = np.split(codes, np.cumsum(columns.counts)[:-1])
+    orders = cast("Orders", np.split(codes, np.cumsum(columns.counts)[:-1]))
     return _problem(plan, origin, microbatch, executor, split), orders
 
 
