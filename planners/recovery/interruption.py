@@ -17,14 +17,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import RecoveryPolicy
 from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
-from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, Stash, layer_runs, layers_in
+from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, layer_runs, layers_in, stashes_of
 from ..resumption.plan import rest_makespan_s
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_problem_of
 from ..scheduling.retime import Retimer
@@ -301,13 +301,14 @@ class Timetable:
         return found
 
     def _standing(self, number: int, own: _Done, sealed: list[bool]) -> Standing:
-        worker, group = self.plan.workers[number], self._group[number]
+        worker, group, parts = self.plan.workers[number], self._group[number], self._parts
         layers = self.plan.stage_of(worker).layers
-        summed = [one for one in self._part_layers(group) if sealed[one[0]]]
-        there = layers_in(part for _, part in summed)
-        finished = tuple(own.finished.tolist())
-        begun, halfway = own.of(FORWARD), own.of(BACKWARD)
-        stashes = ("F", np.setdiff1d(begun, halfway)), ("I", np.setdiff1d(halfway, own.finished))
+        own_parts = range(parts.foremost[group], parts.hindmost[group] + 1)
+        there = layers_in(parts.layers[part] for part in own_parts if sealed[part])
+        finished, halfway = tuple(own.finished.tolist()), set(own.of(BACKWARD).tolist())
+        after: dict[int, Literal["F", "I"]] = {
+            one: "I" if one in halfway else "F" for one in set(own.of(FORWARD).tolist()).difference(finished)
+        }
         runs = layer_runs(set(range(*layers)) - there) if finished else ()
         return Standing(
             worker=worker.name,
@@ -315,15 +316,9 @@ class Timetable:
             splits=bool(own.split.any()),
             ledger=tuple(LedgerEntry(run, finished) for run in runs),
             sealed=layer_runs(there),
-            stashes=tuple(Stash(after, tuple(numbers.tolist())) for after, numbers in stashes if len(numbers)),  # type: ignore[arg-type]
+            stashes=stashes_of(after),
             messages=tuple(_messages(layers, own, self.plan.templates[0].stages[-1].layers[1])),
         )
-
-    def _part_layers(self, group: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        """The parts of a stage, and their layers."""
-        cuts = sorted({border for held in self._parts.held for border in held})
-        for part in range(self._parts.foremost[group], self._parts.hindmost[group] + 1):
-            yield part, (cuts[part], cuts[part + 1])
 
 
 def _messages(layers: tuple[int, int], own: _Done, all_layers: int) -> Iterator[HeldMessages]:

@@ -178,8 +178,7 @@ def _sums(stages: Sequence[Stage], sealed: Sequence[Layers]) -> tuple[Parts, Flo
                 reduce_s.setdefault(inside, 0.0)  # nobody's stage: it only cuts others
     parts = parts_of(reduce_s)
     sums_s = np.array(parts.lasts_s([reduce_s[layers] for layers in parts.held]))
-    for first, stop in sealed:
-        for number, layers in enumerate(parts.held):
-            if first <= layers[0] and layers[1] <= stop:
-                sums_s[parts.foremost[number] : parts.hindmost[number] + 1] = 0.0
+    for number, layers in enumerate(parts.layers):
+        if any(first <= layers[0] and layers[1] <= stop for first, stop in sealed):
+            sums_s[number] = 0.0
     return parts, sums_s

@@ -47,6 +47,7 @@ class Parts:
         foremost, hindmost: of each stage, the number of its first and of its last part.
         linked: whether somebody holds a part and the one behind it.
         shares: of each part, its holders, and which share of its all-reduce each takes for it.
+        layers: of each part.
     """
 
     held: tuple[Layers, ...]
@@ -54,6 +55,7 @@ class Parts:
     hindmost: tuple[int, ...]
     linked: tuple[bool, ...]
     shares: tuple[tuple[tuple[int, float], ...], ...]
+    layers: tuple[Layers, ...]
 
     @cached_property
     def number(self) -> dict[Layers, int]:
@@ -124,6 +126,7 @@ def _parts_of(held: tuple[Layers, ...]) -> Parts:
         tuple(number[place[stop] - 1] for _, stop in held),
         tuple(linked[part] for part in there),
         tuple(tuple(shares[part]) for part in there),
+        tuple((cuts[part], cuts[part + 1]) for part in there),
     )
 
 
