@@ -16,6 +16,7 @@ from .errors import InvalidInputError
 from .orders import KINDS, Operation, parse_operation, print_operation
 from .plan import Layers
 from .quantities import print_time
+from .resumption import SUFFIX
 from .timeline import Event, Span, Timeline, WorkerMemory
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 WORKER = re.compile(r"([0-9]+)/([0-9]+)")
-# What a token of the rest of an iteration has behind that of a plan (schemas/resumption.py): `:4-6`, `~`, or both.
-_SUFFIX = re.compile(r"(?::[0-9]+-[0-9]+)?~?$")
+_SUFFIX = re.compile(rf"{SUFFIX}$")
 
 
 @cache

@@ -17,7 +17,7 @@ import numpy as np
 from .check import FORWARD, WEIGHT, TimedColumns, durations_of
 from .orders import KINDS, NONE, Operation, parse_columns
 from .plan import Layers, Plan, Stage, Worker
-from .resumption import Rest, RestOperation, Standing, print_rest_operation
+from .resumption import SUFFIX, Rest, RestOperation, Standing, print_rest_operation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 ACTIVATION, GRADIENT = range(2)  # kinds of messages
 MESSAGE_KINDS = ("activation", "gradient")
 NOBODY = -1
-_NUMBER = "(0|[1-9][0-9]{0,8})"
-# What a token has that those of plans do not.
-_SUFFIX = re.compile(rf"(?::{_NUMBER}-{_NUMBER})?(~)?(?= |$)")
+_SUFFIX = re.compile(rf"{SUFFIX}(?= |$)")
 
 
 @dataclass(frozen=True)

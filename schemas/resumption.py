@@ -165,7 +165,9 @@ class RestOperation(NamedTuple):
 
 
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
-_REST = re.compile(rf"([FIWB])(?:{_NUMBER}\.)?{_NUMBER}(?::{_NUMBER}-{_NUMBER})?(~)?")
+# What a token has behind that of a plan: its layers, and `~` where it is for the message alone.
+SUFFIX = rf"(?::{_NUMBER}-{_NUMBER})?(~)?"
+_REST = re.compile(rf"([FIWB])(?:{_NUMBER}\.)?{_NUMBER}{SUFFIX}")
 
 
 def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOperation, ...]:
@@ -195,13 +197,8 @@ def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOper
     return tuple(found)
 
 
-def print_rest_order(operations: tuple[RestOperation, ...], pipeline: int, layers: Layers) -> str:
-    """The text that `parse_rest_order` reads; arguments as there."""
-    return " ".join(print_rest_operation(one, pipeline, layers) for one in operations)
-
-
 def print_rest_operation(one: RestOperation, pipeline: int, layers: Layers) -> str:
-    """One token of it."""
+    """The token of an operation that `parse_rest_order` reads; pipeline and layers as there."""
     part = "" if one.layers == layers else f":{one.layers[0]}-{one.layers[1]}"
     return f"{print_operation(one.operation, pipeline)}{part}{'' if one.accumulates else '~'}"
 
