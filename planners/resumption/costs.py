@@ -18,7 +18,7 @@ from .crew import Crew
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .remaining import Ints
+    from .remaining import Flags, Ints
 
     Floats = NDArray[np.float64]
 
@@ -75,10 +75,11 @@ class CrewCosts:
         return found
 
     @cached_property
-    def any_holder(self) -> Ints:
-        """Of each piece, one of the workers that hold it."""
-        pieces = range(len(self.length))
-        return np.array([int(np.flatnonzero((self.first <= n) & (n < self.stop))[0]) for n in pieces])
+    def holds(self) -> Flags:
+        """Which worker holds which piece; workers x pieces."""
+        pieces = np.arange(len(self.length))
+        found: Flags = (self.first[:, None] <= pieces) & (pieces < self.stop[:, None])
+        return found
 
     @cached_property
     def component(self) -> Ints:
@@ -115,7 +116,8 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
     place = {layer: number for number, layer in enumerate(cuts)}
     workers = plan.live_workers()
     # Workers of a template's stage are alike but for their slow-downs.
-    begins = dict(zip((template.name for template in plan.templates), _begins(plan), strict=True))
+    starts = accumulate((len(template.stages) for template in plan.templates[:-1]), initial=0)
+    begins = dict(zip((template.name for template in plan.templates), starts, strict=True))
     of_pipeline = [begins[pipeline.template] for pipeline in plan.pipelines]
     number = np.array([of_pipeline[worker.pipeline] + worker.stage for worker in workers])
     every = [stage for template in plan.templates for stage in template.stages]
@@ -149,11 +151,6 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
         sum_s=sums_s,
         step_s=max(stage.optimizer_s for stage in stages),
     )
-
-
-def _begins(plan: Plan) -> list[int]:
-    """Where the stages of each template begin among those of all."""
-    return list(accumulate((len(template.stages) for template in plan.templates[:-1]), initial=0))
 
 
 def _over(plan: Plan, links: Sequence[tuple[Link, ...]], cuts: Sequence[int]) -> Floats:
