@@ -124,7 +124,7 @@ def _found(
     least_s = bound_s(crew, felt, left)
     found = schedule(felt, operations, least_s * (1 + ROUNDING), form)
     felt_s = found.makespan_s
-    if slow:
+    if slow and np.isfinite(felt_s):
         operations = at_costs(costs, operations)
         found, least_s = timed(costs, operations, found, form), bound_s(crew, costs, left)
     return _Found(crew, agreement, costs, left, operations, found, least_s, felt_s)
