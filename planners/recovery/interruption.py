@@ -231,11 +231,9 @@ class Timetable:
         job, self._kind = np.divmod(np.concatenate(orders), KINDS)
         stage, numbers = workers.stage[self._worker], np.arange(len(job))
         self._split = problem.split[job, stage]
-        letter = np.where((self._kind == BACKWARD) & ~self._split, KINDS, self._kind)
-        starts_s = np.asarray(retimer.start_s)
         reaches = (retimer.reach(number) for number in range(len(counts)))
-        self._start_s = np.concatenate([starts_s[reach.start : reach.stop] for reach in reaches])
-        self._end_s = self._start_s + workers.durations_s[self._worker, letter]
+        places = np.concatenate([np.arange(reach.start, reach.stop) for reach in reaches])
+        self._start_s, self._end_s = np.asarray(retimer.start_s)[places], np.asarray(retimer.end_s)[places]
         self._microbatch = (np.array(plan.microbatch_offsets)[problem.origin] + problem.microbatch)[job]
 
         at = np.full((KINDS, *problem.executor.shape), NONE)
