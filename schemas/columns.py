@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .errors import InvalidInputError
-from .orders import KINDS, Operation, parse_operation, print_operation
+from .orders import KINDS, SUFFIX, Operation, parse_operation, print_operation
 from .plan import Layers
 from .quantities import print_time
-from .resumption import SUFFIX
 from .timeline import Event, Span, Timeline, WorkerMemory
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .check import FORWARD, WEIGHT, TimedColumns, durations_of
-from .orders import KINDS, NONE, Operation, parse_columns
+from .orders import KINDS, NONE, SUFFIX, Operation, parse_columns
 from .plan import Layers, Plan, Stage, Worker
-from .resumption import SUFFIX, Rest, RestOperation, Standing, print_rest_operation
+from .resumption import Rest, RestOperation, Standing, print_rest_operation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

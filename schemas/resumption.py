@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Index, LayerNumber, Name, Ratio, Seconds
-from .orders import Kind, Operation, print_operation
+from .orders import SUFFIX, TOKEN, Kind, Operation, print_operation
 from .plan import Layers, Plan, Planner
 
 MessageKind = Literal["activation", "gradient"]
@@ -164,10 +164,7 @@ class RestOperation(NamedTuple):
         return self.operation.kind
 
 
-_NUMBER = r"(0|[1-9][0-9]{0,8})"
-# What a token has behind that of a plan: its layers, and `~` where it is for the message alone.
-SUFFIX = rf"(?::{_NUMBER}-{_NUMBER})?(~)?"
-_REST = re.compile(rf"([FIWB])(?:{_NUMBER}\.)?{_NUMBER}{SUFFIX}")
+_REST = re.compile(TOKEN + SUFFIX)
 
 
 def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOperation, ...]:
