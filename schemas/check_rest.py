@@ -339,16 +339,15 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
     rows = case.rows
     if not (rows.rest.copies or case.sealed):
         return
-    numbers = {worker.name: number for number, worker in enumerate(rows.live)}
     layers_to: list[Counter[int]] = [Counter() for _ in rows.live]
     ties_to: list[Counter[tuple[int, ...]]] = [Counter() for _ in rows.live]
     ended = [{tie.layers for tie in standing.ties if tie.is_sealed} for standing in rows.standings]
     for place, copy in enumerate(rows.rest.copies):
         where, ends = f"/copies/{place}", (copy.source, copy.target)
-        if not all(end in numbers for end in ends) or copy.source == copy.target:
+        if not all(end in rows.number_at for end in ends) or copy.source == copy.target:
             yield Violation(where, f"a sum is copied from {copy.source} to {copy.target}: no two workers of the plan")
             continue
-        source, target = (numbers[end] for end in ends)
+        source, target = (rows.number_at[end] for end in ends)
         layers = layers_in((copy.layers,))
         if not layers <= layers_in(rows.standings[source].sealed) or not ended[source].issuperset(copy.ties):
             yield Violation(where, f"worker {copy.source} has not all of these sums")
@@ -527,11 +526,10 @@ def _wire(rows: RestColumns) -> _Wiring:
 
 def _sends(rows: RestColumns, problems: list[Violation]) -> dict[int, tuple[int, int]]:
     """The kept messages that are sent, by who gets which: from whom, and the place in the list."""
-    numbers = {worker.name: number for number, worker in enumerate(rows.live)}
     wanted = [
         (
-            numbers.get(send.source, NOBODY),
-            numbers.get(send.target, NOBODY),
+            rows.number_at.get(send.source, NOBODY),
+            rows.number_at.get(send.target, NOBODY),
             MESSAGE_KINDS.index(send.kind),
             send.boundary,
             send.microbatch,

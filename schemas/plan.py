@@ -269,6 +269,10 @@ class Plan(Displayed):
         """Micro-batches of one iteration, over all pipelines."""
         return self.microbatch_offsets[-1]
 
+    def total_layers(self) -> int:
+        """Layers of the model, which every template holds."""
+        return self.templates[0].stages[-1].layers[1]
+
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other.
 
@@ -320,10 +324,10 @@ class Plan(Displayed):
             where = f"/templates/{t}"
             check_shape(template.stages, template.links, where)
             expected = template.stages[-1].layers[1]
-            if expected != self.templates[0].stages[-1].layers[1]:
+            if expected != self.total_layers():
                 raise InvalidInputError(
                     f"the stages hold {expected} layers, those of template {self.templates[0].name!r} "
-                    f"{self.templates[0].stages[-1].layers[1]}",
+                    f"{self.total_layers()}",
                     where=f"{where}/stages",
                     fix="all templates cut the same model: let their last stages end at the same layer",
                 )

@@ -67,6 +67,11 @@ class RestColumns(TimedColumns):
         return self.plan.live_workers()
 
     @cached_property
+    def number_at(self) -> dict[str, int]:
+        """The number of each live worker, by its place `k/i`."""
+        return {worker.name: number for number, worker in enumerate(self.live)}
+
+    @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What each live worker holds."""
         return tuple(map(self.plan.stage_of, self.live))
@@ -84,7 +89,7 @@ class RestColumns(TimedColumns):
     @cached_property
     def layers(self) -> int:
         """How many the model has."""
-        return self.plan.templates[0].stages[-1].layers[1]
+        return self.plan.total_layers()
 
     @cached_property
     def offsets(self) -> Ints:

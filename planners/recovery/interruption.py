@@ -315,7 +315,7 @@ class Timetable:
             ledger=tuple(LedgerEntry(run, finished) for run in runs),
             sealed=layer_runs(there),
             stashes=stashes_of(after),
-            messages=tuple(_messages(layers, own, self.plan.templates[0].stages[-1].layers[1])),
+            messages=tuple(_messages(layers, own, self.plan.total_layers())),
         )
 
 

@@ -60,7 +60,7 @@ class Crew:
     @cached_property
     def layers(self) -> int:
         """How many layers the model has."""
-        return self.plan.templates[0].stages[-1].layers[1]
+        return self.plan.total_layers()
 
     @cached_property
     def microbatches(self) -> int:
