@@ -7,7 +7,7 @@ topological order.
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
@@ -39,11 +39,6 @@ Node = tuple[int, int, RestOperation]  # a live worker, a micro-batch, and what 
 Tie = tuple[int, ...]
 ACTIVATION: MessageKind = "activation"
 GRADIENT: MessageKind = "gradient"
-
-
-def print_rest_order(operations: Iterable[RestOperation], pipeline: int, layers: Layers) -> str:
-    """The order of a worker, as `parse_rest_order` reads it; arguments as there."""
-    return " ".join(print_rest_operation(one, pipeline, layers) for one in operations)
 
 
 @st.composite
@@ -126,7 +121,7 @@ class _Draw:
         orders = self._shuffled(nodes, makers)
         workers = []
         for one, order in zip(self.crew, orders, strict=True):
-            text = print_rest_order(order, one.worker.pipeline, one.stage)
+            text = " ".join(print_rest_operation(each, one.worker.pipeline, one.stage) for each in order)
             lost = layer_runs(one.kept() - self.sealed) if one.is_spoilt else ()
             workers.append(RestWorker(one.worker.name, one.name, text, lost))
         return Rest(
