@@ -98,13 +98,20 @@ class Interruptions:
 
         While groups form, what is left is planned.
         """
-        if not steps or not self.can_resume(standing, steps[0], moment):
+        if not steps or not self._can_resume(standing, steps[0], moment):
             return steps
-        left = self.left(standing, steps[0], moment)
+        left = self._part_left(standing, steps[0], moment)
         pauses = _planned_meanwhile(steps[0].pauses) if left < 1 else steps[0].pauses
         return (replace(steps[0], left=left, pauses=pauses), *steps[1:])
 
-    def can_resume(self, standing: TrainingState, step: StateChange, moment: Moment) -> bool:
+    def at_best(self, standing: TrainingState, steps: Transition, moment: Moment) -> Transition:
+        """The same as if nothing were lost and everybody went on until the loss is noticed, which takes no planning."""
+        if not steps or not self._can_resume(standing, steps[0], moment):
+            return steps
+        noticing_s = self._costs.detection_s / (standing.iteration_time_s or 1.0)
+        return (replace(steps[0], left=max(0.0, 1 - moment.done - noticing_s)), *steps[1:])
+
+    def _can_resume(self, standing: TrainingState, step: StateChange, moment: Moment) -> bool:
         """Whether a step interrupts an iteration that can be gone on with: all have the state that it began with."""
         if self._costs.redo_all or not step.interrupts or step.rolls_back or not moment.done:
             return False
@@ -116,13 +123,8 @@ class Interruptions:
         stages = 1 + max((stage for _, stage in self._seats(standing)), default=0)
         return KINDS * stages * standing.microbatches > MOST_OPERATIONS
 
-    def least_left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
-        """What `left` may be at best: nothing was lost, and everybody goes on until the loss is noticed."""
-        noticing_s = self._costs.detection_s / (standing.iteration_time_s or 1.0)
-        return max(0.0, 1 - moment.done - noticing_s) if self.can_resume(standing, step, moment) else 1.0
-
-    def left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
-        """Of an iteration that `can_resume`, the part that is still to be done after the step, from 0 to 1."""
+    def _part_left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
+        """Of an iteration that `_can_resume`, the part that is still to be done after the step, from 0 to 1."""
         before, after = dict(self._seats(standing)), dict(self._seats(step.standing))
         lost = frozenset(place for place, node in before.items() if node in moment.lost)
         names, phase = _names(before), round(moment.done * PHASES)
