@@ -23,7 +23,7 @@ import numpy as np
 
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import RecoveryPolicy
-from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
+from ...schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState, Transition
 from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, layer_runs, layers_in, stashes_of
 from ..resumption.plan import rest_makespan_s
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_problem_of
@@ -100,16 +100,14 @@ class Interruptions:
         """
         if not steps or not self._can_resume(standing, steps[0], moment):
             return steps
-        left = self._part_left(standing, steps[0], moment)
-        pauses = _planned_meanwhile(steps[0].pauses) if left < 1 else steps[0].pauses
-        return (replace(steps[0], left=left, pauses=pauses), *steps[1:])
+        return _going_on(steps, self._part_left(standing, steps[0], moment))
 
     def at_best(self, standing: TrainingState, steps: Transition, moment: Moment) -> Transition:
         """The same as if nothing were lost and everybody went on until the loss is noticed, which takes no planning."""
         if not steps or not self._can_resume(standing, steps[0], moment):
             return steps
         noticing_s = self._costs.detection_s / (standing.iteration_time_s or 1.0)
-        return (replace(steps[0], left=max(0.0, 1 - moment.done - noticing_s)), *steps[1:])
+        return _going_on(steps, max(0.0, 1 - moment.done - noticing_s))
 
     def _can_resume(self, standing: TrainingState, step: StateChange, moment: Moment) -> bool:
         """Whether a step interrupts an iteration that can be gone on with: all have the state that it began with."""
@@ -157,14 +155,17 @@ def _make_room(known: dict[Hashable, Any]) -> None:
         del known[next(iter(known))]
 
 
-def _planned_meanwhile(pauses: tuple[Pause, ...]) -> tuple[Pause, ...]:
-    """Of a failure's pauses: groups form while it is planned."""
-    forming_s = sum(pause.lasts_s for pause in pauses if pause.kind == "restarting")
-    shorter = (
-        replace(pause, lasts_s=max(0.0, pause.lasts_s - forming_s)) if pause.kind == "planning" else pause
-        for pause in pauses
-    )
-    return tuple(pause for pause in shorter if pause.lasts_s > 0)
+def _going_on(steps: Transition, left: float) -> Transition:
+    """The same steps where so much of the iteration is left; if not all of it, groups form while that is planned."""
+    pauses = steps[0].pauses
+    if left < 1:
+        forming_s = sum(pause.lasts_s for pause in pauses if pause.kind == "restarting")
+        shorter = (
+            replace(pause, lasts_s=max(0.0, pause.lasts_s - forming_s)) if pause.kind == "planning" else pause
+            for pause in pauses
+        )
+        pauses = tuple(pause for pause in shorter if pause.lasts_s > 0)
+    return (replace(steps[0], left=left, pauses=pauses), *steps[1:])
 
 
 def _names(seats: Mapping[Place, str]) -> dict[Place, str]:
