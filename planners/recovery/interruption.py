@@ -115,11 +115,10 @@ class Interruptions:
             return False
         following = step.standing
         goes_on = standing.iteration_time_s is not None and following.iteration_time_s is not None
-        return goes_on and standing.microbatches == following.microbatches and not self._is_large(standing)
-
-    def _is_large(self, standing: TrainingState) -> bool:
+        if not goes_on or standing.microbatches != following.microbatches:
+            return False
         stages = 1 + max((stage for _, stage in self._seats(standing)), default=0)
-        return KINDS * stages * standing.microbatches > MOST_OPERATIONS
+        return KINDS * stages * standing.microbatches <= MOST_OPERATIONS
 
     def _part_left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
         """Of an iteration that `_can_resume`, the part that is still to be done after the step, from 0 to 1."""
