@@ -8,10 +8,11 @@ that refuses is judged here. Tests hold all readings equal, to the last bit.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from .documents import digest
 from .errors import InvalidInputError
 from .kernels import pays
 from .orders import KINDS, NONE, Columns, parse_columns
-from .plan import Layers, Optimizer, Plan, Prediction
+from .plan import Layers, Optimizer, Plan, Prediction, Worker
 from .quantities import print_apart, print_bytes, print_number, print_time
 from .sound import OperationTimes, PlanArrays, follow, run_of
 
@@ -49,21 +50,14 @@ class Violation:
     message: str
 
 
-@dataclass(frozen=True)
-class _OrderColumns:
-    """All operations as columns of equal length n, in worker order and then in order of execution.
+class TimedColumns(ABC):
+    """Operations as columns of equal length n, in worker order and then in order of execution.
 
     Attributes:
-        plan: the plan whose orders these are.
-        counts: operations of each worker; array of workers.
-        kind, pipeline, microbatch: what each operation does; arrays of n.
+        counts: operations of each worker, which stand together; array of workers.
     """
 
-    plan: Plan
     counts: Ints
-    kind: Ints
-    pipeline: Ints
-    microbatch: Ints
 
     @cached_property
     def first(self) -> Ints:
@@ -81,6 +75,54 @@ class _OrderColumns:
         """Each operation's worker; array of n."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
+    @property
+    @abstractmethod
+    def duration_s(self) -> Floats:
+        """Each operation's duration in s; array of n."""
+
+    def place(self, row: int) -> int:
+        """The place of an operation in its worker's order, from 0."""
+        return int(row - self.first[self.worker[row]])
+
+    @abstractmethod
+    def name(self, row: int) -> str:
+        """An operation in words, for messages."""
+
+    def path(self, row: int) -> str:
+        """The JSON pointer of the order that holds an operation."""
+        return order_path(int(self.worker[row]))
+
+
+def order_path(number: int) -> str:
+    """The JSON pointer of a worker's order."""
+    return f"/workers/{number}/order"
+
+
+def durations_of(plan: Plan, workers: Sequence[Worker]) -> Floats:
+    """What each kind of operation takes on some workers of a plan in s; array of workers x kinds."""
+    table = [
+        [stage.duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
+        for worker, stage in zip(workers, map(plan.stage_of, workers), strict=True)
+    ]
+    return np.array(table, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class _OrderColumns(TimedColumns):
+    """All operations of a plan.
+
+    Attributes:
+        plan: the plan whose orders these are.
+        counts: operations of each worker; array of workers.
+        kind, pipeline, microbatch: what each operation does; arrays of n.
+    """
+
+    plan: Plan
+    counts: Ints
+    kind: Ints
+    pipeline: Ints
+    microbatch: Ints
+
     @cached_property
     def stage(self) -> Ints:
         """Each operation's stage, that of its worker; array of n."""
@@ -95,26 +137,13 @@ class _OrderColumns:
     @cached_property
     def durations_s(self) -> Floats:
         """What each kind of operation takes on each worker in s; array of workers x kinds."""
-        plan = self.plan
-        table = [
-            [stage.duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
-            for worker, stage in zip(plan.workers, map(plan.stage_of, plan.workers), strict=True)
-        ]
-        return np.array(table, dtype=np.float64)
-
-    def place(self, row: int) -> int:
-        """The place of an operation in its worker's order, from 0."""
-        return int(row - self.first[self.worker[row]])
+        return durations_of(self.plan, self.plan.workers)
 
     def name(self, row: int) -> str:
         """An operation in words, for messages."""
         worker = self.plan.workers[int(self.worker[row])]
         what = f"{KINDS[self.kind[row]]} of micro-batch {self.pipeline[row]}.{self.microbatch[row]}"
         return f"{what} on worker {worker.name} (operation {self.place(row)})"
-
-    def path(self, row: int) -> str:
-        """The JSON pointer of the order that holds an operation."""
-        return f"/workers/{self.worker[row]}/order"
 
 
 @dataclass(frozen=True)
@@ -204,30 +233,34 @@ def check_plan(plan: Plan) -> list[Violation]:
 def deadlock_free_times(plan: Plan) -> tuple[Floats, Floats]:
     """Start and end of every operation of a valid plan, in worker order: what `check_plan` judged by."""
     table = _tabulate(plan)
-    return _times_in_waves(table, _number_cells(table))
+    times = _times_in_waves(table, _number_cells(table))
+    return times.start_s, times.end_s
 
 
 def makespan_of(plan: Plan) -> float:
     """The makespan of a valid plan in s, whatever it predicts."""
     table = _tabulate(plan)
-    _, start_s, end_s = timed_operations(plan)
-    return _makespan_and_period(table, RowTimes(start_s, end_s))[0]
+    return _makespan_and_period(table, _times(table))[0]
 
 
 def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
     """The operations of a valid plan as columns, in worker order, with start and end of each in s."""
     table = _tabulate(plan)
+    times = _times(table)
+    return Columns(table.counts, table.kind, table.pipeline, table.microbatch), times.start_s, times.end_s
+
+
+def _times(table: _OrderColumns) -> RowTimes:
     cells = _number_cells(table)
     run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
-    start_s, end_s = _times_in_waves(table, cells) if run is None else (run.start_s, run.end_s)
-    return Columns(table.counts, table.kind, table.pipeline, table.microbatch), start_s, end_s
+    return _times_in_waves(table, cells) if run is None else RowTimes(run.start_s, run.end_s)
 
 
-def _times_in_waves(table: _OrderColumns, cells: _Cells) -> tuple[Floats, Floats]:
+def _times_in_waves(table: _OrderColumns, cells: _Cells) -> RowTimes:
     forward, backward, _ = _rows_by_cell(cells)
     times = propagate(table, *_messages(cells, forward, backward))
     assert isinstance(times, RowTimes), "the plan deadlocks"
-    return times.start_s, times.end_s
+    return times
 
 
 def _tabulate(plan: Plan) -> _OrderColumns:
@@ -339,37 +372,7 @@ class RowTimes:
     end_s: Floats
 
 
-class Timed(Protocol):
-    """Operations that take time, one after the other at each worker: what `propagate` asks of columns."""
-
-    @property
-    def counts(self) -> Ints:
-        """Operations of each worker, which stand together."""
-
-    @property
-    def first(self) -> Ints:
-        """The row of each worker's first operation, were there one."""
-
-    @property
-    def busy(self) -> Ints:
-        """The workers that have operations."""
-
-    @property
-    def worker(self) -> Ints:
-        """Each operation's worker."""
-
-    @property
-    def duration_s(self) -> Floats:
-        """Each operation's duration in s."""
-
-    def name(self, row: int) -> str:
-        """An operation in words."""
-
-    def path(self, row: int) -> str:
-        """The JSON pointer of the order that holds an operation."""
-
-
-def propagate(table: Timed, source: Ints, delay_s: Floats) -> RowTimes | Violation:
+def propagate(table: TimedColumns, source: Ints, delay_s: Floats) -> RowTimes | Violation:
     """When each row starts and ends if none waits for longer than it must, or the deadlock that keeps some from it.
 
     As Kahn's algorithm goes, in waves: each starts the next row of every worker whose message has been sent.
@@ -423,7 +426,7 @@ def _link_delays(plan: Plan) -> tuple[Floats, Floats]:
     return inside_s, between_s
 
 
-def _deadlock(table: Timed, blocked: Ints, source: Ints) -> Violation:
+def _deadlock(table: TimedColumns, blocked: Ints, source: Ints) -> Violation:
     """Follow who waits for whom from the first blocked row (one of each worker) until a worker comes up twice."""
     first_of = {int(table.worker[row]): int(row) for row in blocked}
     worker = int(table.worker[blocked[0]])

@@ -15,26 +15,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .check import ROUNDING, RowTimes, Violation, check_plan, in_brief, is_close, makespan_of, propagate, sums_s
+from .check import (
+    FORWARD,
+    FULL,
+    INPUT,
+    ROUNDING,
+    WEIGHT,
+    RowTimes,
+    Violation,
+    check_plan,
+    in_brief,
+    is_close,
+    makespan_of,
+    order_path,
+    propagate,
+    sums_s,
+)
 from .check_standing import faults_of
 from .errors import InvalidInputError
 from .orders import KINDS, NONE
 from .plan import Plan
 from .quantities import print_apart, print_bytes, print_number, print_time
-from .rest_columns import (
-    FORWARD,
-    FULL,
-    INPUT,
-    MESSAGE_KINDS,
-    NOBODY,
-    WEIGHT,
-    RestColumns,
-    is_among,
-    numbers_of,
-    order_path,
-    read_rest,
-)
-from .resumption import Rest, RestOperation, Resumption, layer_runs, parse_rest_order
+from .rest_columns import MESSAGE_KINDS, NOBODY, RestColumns, is_among, read_rest
+from .resumption import Rest, RestOperation, Resumption, layer_runs, layers_in, parse_rest_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,7 +150,7 @@ class _Case:
         standings = self.rows.standings
         ties = {tie.layers for standing in standings for tie in standing.ties}
         ended = {tie.layers for standing in standings for tie in standing.ties if tie.is_sealed}
-        own = {layer for standing in standings if standing.sealed for layer in numbers_of(standing.sealed)}
+        own = set(layers_in(run for standing in standings for run in standing.sealed))
         while True:
             broken = {layer for tie in ties if tie not in ended or not own.issuperset(tie) for layer in tie}
             if own.isdisjoint(broken):
@@ -160,7 +163,7 @@ class _Case:
         if before is None:
             return frozenset()
         both = range(max(before[0], stage[0]), min(before[1], stage[1]))
-        return frozenset(both) - numbers_of(self.rows.rest.workers[number].given_up) - self.sealed
+        return frozenset(both) - layers_in(self.rows.rest.workers[number].given_up) - self.sealed
 
     @cached_property
     def splits(self) -> Flags:
@@ -336,18 +339,17 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
     rows = case.rows
     if not (rows.rest.copies or case.sealed):
         return
-    numbers = {worker.name: number for number, worker in enumerate(rows.live)}
     layers_to: list[Counter[int]] = [Counter() for _ in rows.live]
     ties_to: list[Counter[tuple[int, ...]]] = [Counter() for _ in rows.live]
     ended = [{tie.layers for tie in standing.ties if tie.is_sealed} for standing in rows.standings]
     for place, copy in enumerate(rows.rest.copies):
         where, ends = f"/copies/{place}", (copy.source, copy.target)
-        if not all(end in numbers for end in ends) or copy.source == copy.target:
+        if not all(end in rows.number_at for end in ends) or copy.source == copy.target:
             yield Violation(where, f"a sum is copied from {copy.source} to {copy.target}: no two workers of the plan")
             continue
-        source, target = (numbers[end] for end in ends)
-        layers = numbers_of((copy.layers,))
-        if not layers <= numbers_of(rows.standings[source].sealed) or not ended[source].issuperset(copy.ties):
+        source, target = (rows.number_at[end] for end in ends)
+        layers = layers_in((copy.layers,))
+        if not layers <= layers_in(rows.standings[source].sealed) or not ended[source].issuperset(copy.ties):
             yield Violation(where, f"worker {copy.source} has not all of these sums")
         if not layers and not copy.ties:
             yield Violation(where, "nothing is copied")
@@ -356,7 +358,7 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
     ties = {tie.layers for standing in rows.standings for tie in standing.ties}
     for number, worker in enumerate(rows.live):
         own = frozenset(range(*rows.stages[number].layers))
-        need = (own & case.sealed) - numbers_of(rows.standings[number].sealed)
+        need = (own & case.sealed) - layers_in(rows.standings[number].sealed)
         need_ties = {tie for tie in ties if case.sealed.issuperset(tie) and own & set(tie)} - ended[number]
         lacks = [*(need - set(layers_to[number])), *(need_ties - set(ties_to[number]))]
         if lacks:
@@ -524,11 +526,10 @@ def _wire(rows: RestColumns) -> _Wiring:
 
 def _sends(rows: RestColumns, problems: list[Violation]) -> dict[int, tuple[int, int]]:
     """The kept messages that are sent, by who gets which: from whom, and the place in the list."""
-    numbers = {worker.name: number for number, worker in enumerate(rows.live)}
     wanted = [
         (
-            numbers.get(send.source, NOBODY),
-            numbers.get(send.target, NOBODY),
+            rows.number_at.get(send.source, NOBODY),
+            rows.number_at.get(send.target, NOBODY),
             MESSAGE_KINDS.index(send.kind),
             send.boundary,
             send.microbatch,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from .check import Violation
 from .plan import Layers
-from .resumption import Standing
+from .resumption import Standing, layers_in
 
 
 def check_standing(layers: int, microbatches: int, standing: Standing) -> str | None:
@@ -39,7 +39,7 @@ def faults_of(layers: int, microbatches: int, standing: Standing) -> Iterator[Vi
 def _wrong_ledger(held: Layers, microbatches: int, standing: Standing) -> Iterator[Violation]:
     # The own part of a sum that has ended is kept until what the layer shares with others is summed, too.
     open_ties = {layer for tie in standing.ties if not tie.is_sealed for layer in tie.layers}
-    known = set(chain.from_iterable(range(*layers) for layers in standing.sealed)) - open_ties
+    known = set(layers_in(standing.sealed) - open_ties)
     for place, entry in enumerate(standing.ledger):
         first, stop = entry.layers
         if not held[0] <= first < stop <= held[1]:

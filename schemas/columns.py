@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .errors import InvalidInputError
-from .orders import KINDS, Operation, parse_operation, print_operation
+from .orders import KINDS, SUFFIX, Operation, parse_operation, print_operation
 from .plan import Layers
 from .quantities import print_time
 from .timeline import Event, Span, Timeline, WorkerMemory
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 WORKER = re.compile(r"([0-9]+)/([0-9]+)")
-# What a token of the rest of an iteration has behind that of a plan (schemas/resumption.py): `:4-6`, `~`, or both.
-_SUFFIX = re.compile(r"(?::[0-9]+-[0-9]+)?~?$")
+_SUFFIX = re.compile(rf"{SUFFIX}$")
 
 
 @cache

@@ -253,21 +253,25 @@ class Plan(Displayed):
 
     def microbatch_offset(self, pipeline: int) -> int:
         """The global number of a pipeline's micro-batch 0."""
-        return self._offsets[pipeline]
+        return self.microbatch_offsets[pipeline]
 
     @cached_property
-    def _offsets(self) -> tuple[int, ...]:
+    def microbatch_offsets(self) -> tuple[int, ...]:
         """The global number of each pipeline's micro-batch 0, and of one behind the last."""
         return tuple(accumulate((pipeline.microbatches for pipeline in self.pipelines), initial=0))
 
     def microbatch_at(self, number: int) -> tuple[int, int]:
         """The pipeline of the micro-batch with a global number, and its number there."""
-        pipeline = bisect_right(self._offsets, number) - 1
-        return pipeline, number - self.microbatch_offset(pipeline)
+        pipeline = bisect_right(self.microbatch_offsets, number) - 1
+        return pipeline, number - self.microbatch_offsets[pipeline]
 
     def total_microbatches(self) -> int:
         """Micro-batches of one iteration, over all pipelines."""
-        return self.microbatch_offset(len(self.pipelines))
+        return self.microbatch_offsets[-1]
+
+    def total_layers(self) -> int:
+        """Layers of the model, which every template holds."""
+        return self.templates[0].stages[-1].layers[1]
 
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other.
@@ -320,10 +324,10 @@ class Plan(Displayed):
             where = f"/templates/{t}"
             check_shape(template.stages, template.links, where)
             expected = template.stages[-1].layers[1]
-            if expected != self.templates[0].stages[-1].layers[1]:
+            if expected != self.total_layers():
                 raise InvalidInputError(
                     f"the stages hold {expected} layers, those of template {self.templates[0].name!r} "
-                    f"{self.templates[0].stages[-1].layers[1]}",
+                    f"{self.total_layers()}",
                     where=f"{where}/stages",
                     fix="all templates cut the same model: let their last stages end at the same layer",
                 )

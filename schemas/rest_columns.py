@@ -7,7 +7,6 @@ a number, its **key**: its kind, its boundary and its micro-batch; who has it is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .orders import KINDS, NONE, Operation, parse_columns
+from .check import FORWARD, WEIGHT, TimedColumns, durations_of
+from .orders import KINDS, NONE, SUFFIX, Operation, parse_columns
 from .plan import Layers, Plan, Stage, Worker
 from .resumption import Rest, RestOperation, Standing, print_rest_operation
 
@@ -26,18 +26,15 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-FORWARD, INPUT, WEIGHT, FULL = range(len(KINDS))
 ACTIVATION, GRADIENT = range(2)  # kinds of messages
 MESSAGE_KINDS = ("activation", "gradient")
 NOBODY = -1
-_NUMBER = "(0|[1-9][0-9]{0,8})"
-# What a token has that those of plans do not.
-_SUFFIX = re.compile(rf"(?::{_NUMBER}-{_NUMBER})?(~)?(?= |$)")
+_SUFFIX = re.compile(rf"{SUFFIX}(?= |$)")
 
 
 @dataclass(frozen=True)
-class RestColumns:
-    """A rest, with the operations of all its workers as columns of equal length n, in the order of execution.
+class RestColumns(TimedColumns):
+    """A rest, with the operations of all its workers as columns.
 
     Attributes:
         plan: the one to follow.
@@ -70,6 +67,11 @@ class RestColumns:
         return self.plan.live_workers()
 
     @cached_property
+    def number_at(self) -> dict[str, int]:
+        """The number of each live worker, by its place `k/i`."""
+        return {worker.name: number for number, worker in enumerate(self.live)}
+
+    @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What each live worker holds."""
         return tuple(map(self.plan.stage_of, self.live))
@@ -82,41 +84,24 @@ class RestColumns:
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
         """Those of the live workers, in their order."""
-        named = {standing.worker: standing for standing in self.rest.standings}
-        return tuple(named[worker.worker] for worker in self.rest.workers)
+        return tuple(map(self.rest.standing_of, range(len(self.rest.workers))))
 
     @cached_property
     def layers(self) -> int:
         """How many the model has."""
-        return self.plan.templates[0].stages[-1].layers[1]
+        return self.plan.total_layers()
 
     @cached_property
     def offsets(self) -> Ints:
         """The global number of each pipeline's micro-batch 0, and of one behind the last."""
-        return np.cumsum([0, *(pipeline.microbatches for pipeline in self.plan.pipelines)])
+        return np.array(self.plan.microbatch_offsets, dtype=np.int64)
 
     @cached_property
     def microbatches(self) -> int:
         """How many the iteration has."""
-        return int(self.offsets[-1])
+        return self.plan.total_microbatches()
 
     # The operations.
-
-    @cached_property
-    def first(self) -> Ints:
-        """The row of each live worker's first operation, were there one."""
-        first: Ints = np.cumsum(self.counts) - self.counts
-        return first
-
-    @cached_property
-    def busy(self) -> Ints:
-        """The live workers that have operations."""
-        return np.flatnonzero(self.counts)
-
-    @cached_property
-    def worker(self) -> Ints:
-        """Each operation's worker; array of n."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @cached_property
     def microbatch(self) -> Ints:
@@ -133,11 +118,7 @@ class RestColumns:
     @cached_property
     def duration_s(self) -> Floats:
         """What each operation takes in s; array of n."""
-        table = [
-            [stage.duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
-            for worker, stage in zip(self.live, self.stages, strict=True)
-        ]
-        found: Floats = np.array(table, dtype=np.float64).reshape(-1, len(KINDS))[self.worker, self.kind] * self.share
+        found: Floats = durations_of(self.plan, self.live)[self.worker, self.kind] * self.share
         return found
 
     def operation(self, row: int) -> RestOperation:
@@ -149,11 +130,7 @@ class RestColumns:
         """An operation in words, for messages."""
         worker = int(self.worker[row])
         token = print_rest_operation(self.operation(row), NOBODY, self.stages[worker].layers)
-        return f"{token} on worker {self.live[worker].name} (operation {row - self.first[worker]})"
-
-    def path(self, row: int) -> str:
-        """The JSON pointer of the order that holds an operation."""
-        return order_path(int(self.worker[row]))
+        return f"{token} on worker {self.live[worker].name} (operation {self.place(row)})"
 
     # Pieces of work.
 
@@ -237,11 +214,6 @@ class RestColumns:
         return inside_s, between_s
 
 
-def order_path(number: int) -> str:
-    """The JSON pointer of a live worker's order."""
-    return f"/workers/{number}/order"
-
-
 def is_among(values: Ints, known: Ints) -> Flags:
     """Whether each value is one of those that are known, which ascend."""
     if not len(known):
@@ -281,8 +253,3 @@ def _suffixes(text: str) -> list[tuple[int, Layers | None, bool]]:
             layers = None if match[1] is None else (int(match[1]), int(match[2]))
             found.append((place, layers, match[3] is not None))
     return found
-
-
-def numbers_of(ranges: Sequence[Layers]) -> frozenset[int]:
-    """The single layers of some ranges."""
-    return frozenset(chain.from_iterable(range(*layers) for layers in ranges))

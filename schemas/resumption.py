@@ -6,15 +6,16 @@ of what layer b - 1 gives.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Index, LayerNumber, Name, Ratio, Seconds
-from .orders import Kind, Operation, print_operation
+from .orders import SUFFIX, TOKEN, Kind, Operation, print_operation
 from .plan import Layers, Plan, Planner
 
 MessageKind = Literal["activation", "gradient"]
@@ -111,6 +112,11 @@ def layer_runs(layers: Iterable[int]) -> tuple[Layers, ...]:
     return tuple((numbers[first], numbers[stop - 1] + 1) for first, stop in pairwise(starts))
 
 
+def layers_in(runs: Iterable[Layers]) -> frozenset[int]:
+    """The single layers of some ranges: `layer_runs` backwards."""
+    return frozenset(chain.from_iterable(range(*layers) for layers in runs))
+
+
 def ledger_entries(by_layer: Mapping[int, Collection[int]]) -> tuple[LedgerEntry, ...]:
     """The micro-batches of each layer as a ledger; neighbouring layers with the same ones stand together."""
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -158,8 +164,7 @@ class RestOperation(NamedTuple):
         return self.operation.kind
 
 
-_NUMBER = r"(0|[1-9][0-9]{0,8})"
-_REST = re.compile(rf"([FIWB])(?:{_NUMBER}\.)?{_NUMBER}(?::{_NUMBER}-{_NUMBER})?(~)?")
+_REST = re.compile(TOKEN + SUFFIX)
 
 
 def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOperation, ...]:
@@ -189,13 +194,8 @@ def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOper
     return tuple(found)
 
 
-def print_rest_order(operations: tuple[RestOperation, ...], pipeline: int, layers: Layers) -> str:
-    """The text that `parse_rest_order` reads; arguments as there."""
-    return " ".join(print_rest_operation(one, pipeline, layers) for one in operations)
-
-
 def print_rest_operation(one: RestOperation, pipeline: int, layers: Layers) -> str:
-    """One token of it."""
+    """The token of an operation that `parse_rest_order` reads; pipeline and layers as there."""
     part = "" if one.layers == layers else f":{one.layers[0]}-{one.layers[1]}"
     return f"{print_operation(one.operation, pipeline)}{part}{'' if one.accumulates else '~'}"
 
@@ -262,7 +262,7 @@ class RestPrediction:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rest:
     """What is left of an iteration.
 
@@ -294,63 +294,50 @@ class Rest:
 
     def standing_of(self, number: int) -> Standing:
         """What the live worker `number` of the plan has."""
-        name = self.workers[number].worker
-        beside = self.standings[number : number + 1]  # usually in the order of the workers
-        return next(one for one in chain(beside, self.standings) if one.worker == name)
+        return self._standing_by_worker[self.workers[number].worker]
+
+    @cached_property
+    def _standing_by_worker(self) -> dict[str, Standing]:
+        return {standing.worker: standing for standing in self.standings}
 
     def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
         """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
         stage = plan.stage_of(plan.live_workers()[number]).layers
-        return _kept(self.standing_of(number), (*self.workers[number].given_up, *self.sealed), stage)
+        mine = set(range(*stage)) - layers_in((*self.workers[number].given_up, *self.sealed))
+        layers_of: dict[int, set[int]] = {}
+        for entry in self.standing_of(number).ledger:
+            layers = mine.intersection(range(*entry.layers))
+            for microbatch in entry.microbatches if layers else ():
+                layers_of.setdefault(microbatch, set()).update(layers)
+        return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
 
     def taken_up(self, number: int, plan: Plan) -> dict[int, Literal["F", "I"]]:
         """The micro-batches under way with which the live worker `number` goes on, and what of them was done last."""
+        stashes = self.standing_of(number).stashes
+        if not stashes:
+            return {}
         stage = plan.stage_of(plan.live_workers()[number]).layers
-        return _taken_up(self.standing_of(number), self.operations(number, plan), _offsets(plan), stage)
+        begun: set[int] = set()
+        gone_on: set[int] = set()
+        for one in self.operations(number, plan):
+            if one.accumulates and one.layers == stage:
+                microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
+                (begun if one.kind == "F" else gone_on).add(microbatch)
+        taken = gone_on - begun
+        return {m: stash.after for stash in stashes for m in stash.microbatches if m in taken}
 
     def passes_kept(self, plan: Plan) -> int:
         """Forward and backward passes of a micro-batch at a worker that stay done, all together.
 
         They are in parts of sums, or in sums of whole stages that have ended, or under way and gone on with.
         """
-        standings = {standing.worker: standing for standing in self.standings}
-        sealed = {layer for layers in self.sealed for layer in range(*layers)}
-        offsets, count = _offsets(plan), 0
-        for own, worker in zip(self.workers, plan.live_workers(), strict=True):
-            standing, stage = standings[own.worker], plan.stage_of(worker).layers
-            order = parse_rest_order(own.order, worker.pipeline, stage) if standing.stashes else ()
-            count += 2 * sum(map(len, _kept(standing, (*own.given_up, *self.sealed), stage).values()))
-            count += sum(1 if last == "F" else 2 for last in _taken_up(standing, order, offsets, stage).values())
-            if sealed.issuperset(range(*stage)):
+        sealed, count = layers_in(self.sealed), 0
+        for number, worker in enumerate(plan.live_workers()):
+            count += 2 * sum(map(len, self.kept(number, plan).values()))
+            count += sum(1 if last == "F" else 2 for last in self.taken_up(number, plan).values())
+            if sealed.issuperset(range(*plan.stage_of(worker).layers)):
                 count += sum(one.kind != "W" for one in worker.operations())
         return count
-
-
-def _kept(standing: Standing, dropped: Iterable[Layers], stage: Layers) -> dict[int, tuple[Layers, ...]]:
-    gone = {layer for first, stop in dropped for layer in range(first, stop)}
-    layers_of: dict[int, set[int]] = {}
-    for entry in standing.ledger:
-        layers = set(range(*entry.layers)) & set(range(*stage)) - gone
-        for microbatch in entry.microbatches if layers else ():
-            layers_of.setdefault(microbatch, set()).update(layers)
-    return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
-
-
-def _taken_up(
-    standing: Standing, order: Iterable[RestOperation], offsets: Sequence[int], stage: Layers
-) -> dict[int, Literal["F", "I"]]:
-    begun: set[int] = set()
-    gone_on: set[int] = set()
-    for one in order:
-        if one.accumulates and one.layers == stage:
-            microbatch = offsets[one.operation.pipeline] + one.operation.microbatch
-            (begun if one.kind == "F" else gone_on).add(microbatch)
-    return {m: stash.after for stash in standing.stashes for m in stash.microbatches if m in gone_on - begun}
-
-
-def _offsets(plan: Plan) -> list[int]:
-    """The global numbers of the pipelines' first micro-batches."""
-    return [0, *accumulate(pipeline.microbatches for pipeline in plan.pipelines)]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from rtk.schemas.resumption import (
     held_messages,
     layer_runs,
     ledger_entries,
-    print_rest_order,
+    print_rest_operation,
     stashes_of,
 )
 
@@ -116,7 +116,7 @@ class _Draw:
         orders = self._shuffled(nodes, makers)
         workers = []
         for one, order in zip(self.crew, orders, strict=True):
-            text = print_rest_order(tuple(order), one.worker.pipeline, one.stage)
+            text = " ".join(print_rest_operation(each, one.worker.pipeline, one.stage) for each in order)
             lost = layer_runs(one.kept() - self.sealed) if one.is_spoilt else ()
             workers.append(RestWorker(one.worker.name, one.name, text, lost))
         return Rest(

@@ -96,13 +96,14 @@ def explain_resumption(resumption: Resumption) -> RestExplanation:
     times = timed_rest(plan, rest)
     said = rest.prediction
     end_s = max((run[-1].end_s for run in times if run), default=0.0)
+    received = Counter(send.target for send in rest.sends)
     return RestExplanation(
         iteration=rest.iteration,
         makespan_s=None if said is None else said.makespan_s,
         lower_bound_s=None if said is None else said.lower_bound_s,
         redo_s=None if said is None else said.redo_s,
         left=sum(map(len, times)),
-        workers=tuple(_worker(plan, rest, number, run) for number, run in enumerate(times)),
+        workers=tuple(_worker(plan, rest, number, run, received) for number, run in enumerate(times)),
         legs=tuple(_legs(plan, times)),
         sums_s=None if said is None else max(said.makespan_s - end_s, 0.0),
         sealed=_layers(rest.sealed),
@@ -111,7 +112,7 @@ def explain_resumption(resumption: Resumption) -> RestExplanation:
     )
 
 
-def _worker(plan: Plan, rest: Rest, number: int, run: list[TimedStep]) -> WorkerRest:
+def _worker(plan: Plan, rest: Rest, number: int, run: list[TimedStep], received: Counter[str]) -> WorkerRest:
     own = rest.workers[number]
     return WorkerRest(
         place=own.place,
@@ -121,7 +122,7 @@ def _worker(plan: Plan, rest: Rest, number: int, run: list[TimedStep]) -> Worker
         given_up=bool(own.given_up),
         left=len(run),
         again=sum(not step.own.accumulates for step in run),
-        received=sum(send.target == own.place for send in rest.sends),
+        received=received[own.place],
         busy_s=sum(step.end_s - step.start_s for step in run),
         ends_s=run[-1].end_s if run else 0.0,
     )

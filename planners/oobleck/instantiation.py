@@ -346,10 +346,7 @@ def fastest_sizes(
         multiple_of: every pipeline gets a multiple of this, one at least.
         likely: about so many pipelines, where that is known: it changes no answer, but how soon it is found.
     """
-    sizes = np.arange(len(_usable(templates, nodes))) + templates.smallest
-    rooms = _Rooms(paces[: len(sizes)], microbatches // multiple_of, multiple_of)
-    most_pipelines = min(nodes // templates.smallest, rooms.units)
-    numbers = range(fewest_pipelines(templates, nodes), most_pipelines + 1)
+    sizes, rooms, numbers = _choices(templates, paces, nodes, microbatches, multiple_of)
     return _MultisetSearch(sizes, rooms, ending, nodes).best(numbers, likely)
 
 
@@ -357,12 +354,19 @@ def fastest_of_each_number(
     templates: Templates, paces: Sequence[Pace], ending: Ending, nodes: int, microbatches: int, multiple_of: int = 1
 ) -> Iterator[tuple[int, ...]]:
     """The sizes that `fastest_sizes` would find with each number of pipelines that can fill the nodes."""
+    sizes, rooms, numbers = _choices(templates, paces, nodes, microbatches, multiple_of)
+    for number in numbers:
+        yield _MultisetSearch(sizes, rooms, ending, nodes).best(range(number, number + 1))
+
+
+def _choices(
+    templates: Templates, paces: Sequence[Pace], nodes: int, microbatches: int, multiple_of: int
+) -> tuple[Ints, _Rooms, range]:
+    """The sizes that pipelines may have, their rooms, and how many of them can fill the nodes."""
     sizes = np.arange(len(_usable(templates, nodes))) + templates.smallest
     rooms = _Rooms(paces[: len(sizes)], microbatches // multiple_of, multiple_of)
-    for number in range(fewest_pipelines(templates, nodes), min(nodes // templates.smallest, rooms.units) + 1):
-        search = _MultisetSearch(sizes, rooms, ending, nodes)
-        if number * templates.smallest <= nodes <= number * int(sizes[-1]):
-            yield search.best(range(number, number + 1))
+    most_pipelines = min(nodes // templates.smallest, rooms.units)
+    return sizes, rooms, range(fewest_pipelines(templates, nodes), most_pipelines + 1)
 
 
 @dataclass(frozen=True)

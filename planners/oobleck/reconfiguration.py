@@ -345,7 +345,7 @@ class Weighing:
 
     def near_fastest(self, nodes: int, within: float) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """The same of each number of pipelines, as far as they take at most such a part longer, the fastest first."""
-        self._fastest_sizes(nodes)  # says which batch would do
+        self._require_batch(nodes)
         asked = self.templates, self._paces, self._ending, nodes, self.batch.microbatches, self.batch.multiple_of
         known = {sizes: self._distributed(sizes) for sizes in fastest_of_each_number(*asked)}
         least_s = min(iteration_s for _, iteration_s in known.values())
@@ -418,14 +418,17 @@ class Weighing:
     def _fastest_sizes(self, nodes: int) -> tuple[int, ...]:
         """The nodes of each of these pipelines, descending."""
         if nodes not in self._sizes_of:
-            batch = self.batch
-            fewest = [self._paces[-1]] * fewest_pipelines(self.templates, nodes)
-            distribute(fewest, batch.microbatches, batch.multiple_of)  # says which batch would do
-            asked = nodes, batch.microbatches, batch.multiple_of
+            self._require_batch(nodes)
+            asked = nodes, self.batch.microbatches, self.batch.multiple_of
             near = min(self._sizes_of, key=lambda known: abs(known - nodes), default=None)
             likely = None if near is None else len(self._sizes_of[near])
             self._sizes_of[nodes] = fastest_sizes(self.templates, self._paces, self._ending, *asked, likely)
         return self._sizes_of[nodes]
+
+    def _require_batch(self, nodes: int) -> None:
+        """Raise InfeasibleError, which says what batch would do, if there is too little for the fewest pipelines."""
+        fewest = [self._paces[-1]] * fewest_pipelines(self.templates, nodes)
+        distribute(fewest, self.batch.microbatches, self.batch.multiple_of)
 
     def _distributed(self, sizes: Sequence[int]) -> tuple[tuple[int, ...], float]:
         """The micro-batches of pipelines of these sizes, and the time of an iteration."""

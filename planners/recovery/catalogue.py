@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.protocols import RecoveryPolicy
 from ...schemas.text import did_you_mean
 from .job import TrainingJob
-
-if TYPE_CHECKING:
-    from .detecting import Ordering
 
 
 class _Entry(NamedTuple):
@@ -64,19 +61,14 @@ def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
     found = made(getattr(module, entry.job).replayed(job) if entry.job else job)
     if entry.heeds:
         return cast("RecoveryPolicy", found)
-    return _resuming(_unheeding(found), job) if entry.job else _unheeding(found)
-
-
-def _unheeding(found: Ordering) -> RecoveryPolicy:
     from .detecting import Unheeding
 
-    return Unheeding(found)
-
-
-def _resuming(found: RecoveryPolicy, job: TrainingJob) -> RecoveryPolicy:
+    unheeding = Unheeding(found)
+    if not entry.job:
+        return unheeding
     from .interruption import Resuming
 
-    return Resuming(found, job.costs)
+    return Resuming(unheeding, job.costs)
 
 
 def require_name(name: str) -> None:

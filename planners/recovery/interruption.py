@@ -17,16 +17,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import RecoveryPolicy
-from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
-from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, Stash, layer_runs
+from ...schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState, Transition
+from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, layer_runs, layers_in, stashes_of
 from ..resumption.plan import rest_makespan_s
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, ordered_problem_of
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_problem_of
 from ..scheduling.retime import Retimer
 from .detecting import nameless
 
@@ -98,31 +98,30 @@ class Interruptions:
 
         While groups form, what is left is planned.
         """
-        if not steps or not self.can_resume(standing, steps[0], moment):
+        if not steps or not self._can_resume(standing, steps[0], moment):
             return steps
-        left = self.left(standing, steps[0], moment)
-        pauses = _planned_meanwhile(steps[0].pauses) if left < 1 else steps[0].pauses
-        return (replace(steps[0], left=left, pauses=pauses), *steps[1:])
+        return _going_on(steps, self._part_left(standing, steps[0], moment))
 
-    def can_resume(self, standing: TrainingState, step: StateChange, moment: Moment) -> bool:
+    def at_best(self, standing: TrainingState, steps: Transition, moment: Moment) -> Transition:
+        """The same as if nothing were lost and everybody went on until the loss is noticed, which takes no planning."""
+        if not steps or not self._can_resume(standing, steps[0], moment):
+            return steps
+        noticing_s = self._costs.detection_s / (standing.iteration_time_s or 1.0)
+        return _going_on(steps, max(0.0, 1 - moment.done - noticing_s))
+
+    def _can_resume(self, standing: TrainingState, step: StateChange, moment: Moment) -> bool:
         """Whether a step interrupts an iteration that can be gone on with: all have the state that it began with."""
         if self._costs.redo_all or not step.interrupts or step.rolls_back or not moment.done:
             return False
         following = step.standing
         goes_on = standing.iteration_time_s is not None and following.iteration_time_s is not None
-        return goes_on and standing.microbatches == following.microbatches and not self._is_large(standing)
-
-    def _is_large(self, standing: TrainingState) -> bool:
+        if not goes_on or standing.microbatches != following.microbatches:
+            return False
         stages = 1 + max((stage for _, stage in self._seats(standing)), default=0)
-        return KINDS * stages * standing.microbatches > MOST_OPERATIONS
+        return KINDS * stages * standing.microbatches <= MOST_OPERATIONS
 
-    def least_left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
-        """What `left` may be at best: nothing was lost, and everybody goes on until the loss is noticed."""
-        noticing_s = self._costs.detection_s / (standing.iteration_time_s or 1.0)
-        return max(0.0, 1 - moment.done - noticing_s) if self.can_resume(standing, step, moment) else 1.0
-
-    def left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
-        """Of an iteration that `can_resume`, the part that is still to be done after the step, from 0 to 1."""
+    def _part_left(self, standing: TrainingState, step: StateChange, moment: Moment) -> float:
+        """Of an iteration that `_can_resume`, the part that is still to be done after the step, from 0 to 1."""
         before, after = dict(self._seats(standing)), dict(self._seats(step.standing))
         lost = frozenset(place for place, node in before.items() if node in moment.lost)
         names, phase = _names(before), round(moment.done * PHASES)
@@ -155,14 +154,17 @@ def _make_room(known: dict[Hashable, Any]) -> None:
         del known[next(iter(known))]
 
 
-def _planned_meanwhile(pauses: tuple[Pause, ...]) -> tuple[Pause, ...]:
-    """Of a failure's pauses: groups form while it is planned."""
-    forming_s = sum(pause.lasts_s for pause in pauses if pause.kind == "restarting")
-    shorter = (
-        replace(pause, lasts_s=max(0.0, pause.lasts_s - forming_s)) if pause.kind == "planning" else pause
-        for pause in pauses
-    )
-    return tuple(pause for pause in shorter if pause.lasts_s > 0)
+def _going_on(steps: Transition, left: float) -> Transition:
+    """The same steps where so much of the iteration is left; if not all of it, groups form while that is planned."""
+    pauses = steps[0].pauses
+    if left < 1:
+        forming_s = sum(pause.lasts_s for pause in pauses if pause.kind == "restarting")
+        shorter = (
+            replace(pause, lasts_s=max(0.0, pause.lasts_s - forming_s)) if pause.kind == "planning" else pause
+            for pause in pauses
+        )
+        pauses = tuple(pause for pause in shorter if pause.lasts_s > 0)
+    return (replace(steps[0], left=left, pauses=pauses), *steps[1:])
 
 
 def _names(seats: Mapping[Place, str]) -> dict[Place, str]:
@@ -224,20 +226,17 @@ class Timetable:
     def __init__(self, plan: Plan) -> None:
         problem, orders = ordered_problem_of(plan)
         retimer, workers = Retimer(problem.with_objective(False)), problem.workers
-        self.plan, self.makespan_s, self._parts = plan, retimer.value_s(cast(Orders, orders)), workers.parts
+        self.plan, self.makespan_s, self._parts = plan, retimer.value_s(orders), workers.parts
         counts = [len(order) for order in orders]
         self._reach = [slice(*ends) for ends in pairwise(np.cumsum([0, *counts]).tolist())]
         self._worker = np.repeat(np.arange(len(counts)), counts)
         job, self._kind = np.divmod(np.concatenate(orders), KINDS)
         stage, numbers = workers.stage[self._worker], np.arange(len(job))
         self._split = problem.split[job, stage]
-        letter = np.where((self._kind == BACKWARD) & ~self._split, KINDS, self._kind)
-        starts_s = np.asarray(retimer.start_s)
         reaches = (retimer.reach(number) for number in range(len(counts)))
-        self._start_s = np.concatenate([starts_s[reach.start : reach.stop] for reach in reaches])
-        self._end_s = self._start_s + workers.durations_s[self._worker, letter]
-        offsets = np.array([plan.microbatch_offset(k) for k in range(len(plan.pipelines))])
-        self._microbatch = (offsets[problem.origin] + problem.microbatch)[job]
+        places = np.concatenate([np.arange(reach.start, reach.stop) for reach in reaches])
+        self._start_s, self._end_s = np.asarray(retimer.start_s)[places], np.asarray(retimer.end_s)[places]
+        self._microbatch = (np.array(plan.microbatch_offsets)[problem.origin] + problem.microbatch)[job]
 
         at = np.full((KINDS, *problem.executor.shape), NONE)
         at[self._kind, job, stage] = numbers
@@ -302,13 +301,14 @@ class Timetable:
         return found
 
     def _standing(self, number: int, own: _Done, sealed: list[bool]) -> Standing:
-        worker, group = self.plan.workers[number], self._group[number]
+        worker, group, parts = self.plan.workers[number], self._group[number], self._parts
         layers = self.plan.stage_of(worker).layers
-        summed = [one for one in self._part_layers(group) if sealed[one[0]]]
-        there = {layer for _, part in summed for layer in range(*part)}
-        finished = tuple(own.finished.tolist())
-        begun, halfway = own.of(FORWARD), own.of(BACKWARD)
-        stashes = ("F", np.setdiff1d(begun, halfway)), ("I", np.setdiff1d(halfway, own.finished))
+        own_parts = range(parts.foremost[group], parts.hindmost[group] + 1)
+        there = layers_in(parts.layers[part] for part in own_parts if sealed[part])
+        finished, halfway = tuple(own.finished.tolist()), set(own.of(BACKWARD).tolist())
+        after: dict[int, Literal["F", "I"]] = {
+            one: "I" if one in halfway else "F" for one in set(own.of(FORWARD).tolist()).difference(finished)
+        }
         runs = layer_runs(set(range(*layers)) - there) if finished else ()
         return Standing(
             worker=worker.name,
@@ -316,15 +316,9 @@ class Timetable:
             splits=bool(own.split.any()),
             ledger=tuple(LedgerEntry(run, finished) for run in runs),
             sealed=layer_runs(there),
-            stashes=tuple(Stash(after, tuple(numbers.tolist())) for after, numbers in stashes if len(numbers)),  # type: ignore[arg-type]
-            messages=tuple(_messages(layers, own, self.plan.templates[0].stages[-1].layers[1])),
+            stashes=stashes_of(after),
+            messages=tuple(_messages(layers, own, self.plan.total_layers())),
         )
-
-    def _part_layers(self, group: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        """The parts of a stage, and their layers."""
-        cuts = sorted({border for held in self._parts.held for border in held})
-        for part in range(self._parts.foremost[group], self._parts.hindmost[group] + 1):
-            yield part, (cuts[part], cuts[part + 1])
 
 
 def _messages(layers: tuple[int, int], own: _Done, all_layers: int) -> Iterator[HeldMessages]:

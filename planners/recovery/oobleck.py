@@ -147,6 +147,12 @@ class TemplateJob:
         """A job that is replayed, whose nodes and global batch count; there is one more pipeline than may fail."""
 
         def make() -> Templates:
+            """The templates for the job's nodes.
+
+            Raises:
+                InvalidInputError: nobody says how fast state is copied.
+                InfeasibleError: activations are limited, or no pipeline fits.
+            """
             require_rate(job)
             if job.shape.memory_limit_bytes is not None:
                 raise InfeasibleError(

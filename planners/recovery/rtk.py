@@ -582,14 +582,9 @@ class Rtk:
 
         Those come first that would be best if nothing were lost: once none of the others could be better, that is it.
         """
-
-        def least(steps: Transition) -> Transition:
-            if not steps:
-                return steps
-            return (replace(steps[0], left=interruptions.least_left(standing, steps[0], moment)), *steps[1:])
-
         interruptions, best = self._interruptions, (-inf, 0)
-        most = [self._expected(standing, least(steps), moment, left_s) for steps in answers]
+        at_best = (interruptions.at_best(standing, steps, moment) for steps in answers)
+        most = [self._expected(standing, steps, moment, left_s) for steps in at_best]
         for number in sorted(range(len(answers)), key=lambda number: -most[number]):
             if most[number] < best[0]:
                 break

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
-from ...schemas.resumption import SumCopy, layer_runs
-from .crew import Crew, each
+from ...schemas.resumption import SumCopy, layer_runs, layers_in
+from .crew import Crew
 
 Tie = tuple[int, ...]
 
@@ -38,7 +38,7 @@ def agree(crew: Crew) -> AgreedSums:
     holder: dict[int, int] = {}  # of each layer's sum, the first one
     tie_holder: dict[Tie, int] = {}
     for number, standing in enumerate(crew.standings):
-        for layer in each(standing.sealed):
+        for layer in layers_in(standing.sealed):
             holder.setdefault(layer, number)
         for tie in standing.ties:
             if tie.is_sealed:
@@ -80,7 +80,7 @@ def _copies(
         if not held:
             continue
         lacking: dict[int, tuple[list[int], list[Tie]]] = {}
-        for layer in sorted(held.difference(each(standing.sealed))):
+        for layer in sorted(held.difference(layers_in(standing.sealed))):
             lacking.setdefault(holder[layer], ([], []))[0].append(layer)
         has = {tie.layers for tie in standing.ties if tie.is_sealed}
         for tie in ties:

@@ -25,7 +25,7 @@ from .remaining import ACTIVATION, GRADIENT, NOBODY
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
     from .crew import Crew
-    from .remaining import Flags, Ints, Remaining
+    from .remaining import Ints, Remaining
 
 MOST_THRESHOLDS = 24  # of heads, and of tails
 
@@ -95,9 +95,7 @@ def _cells(costs: CrewCosts, weights: Ints) -> Ints:
 
 def bound_s(crew: Crew, costs: CrewCosts, left: Remaining) -> float:
     """The bound, in s; arguments as those of `operations_of`."""
-    pieces = np.arange(len(costs.length))
-    holds = (costs.first[:, None] <= pieces) & (pieces < costs.stop[:, None])
-    least = _least(crew, costs, holds)
+    least = _least(crew, costs)
     table = _Table.of(costs, left, least)
     found = [
         costs.step_s,
@@ -106,9 +104,9 @@ def bound_s(crew: Crew, costs: CrewCosts, left: Remaining) -> float:
     ]
     for first, stop in sorted({*zip(costs.first.tolist(), costs.stop.tolist(), strict=True), *_components(costs)}):
         mine = (first <= table.piece) & (table.piece < stop)
-        speed = _speed(costs, least, holds, first, stop)
+        speed = _speed(costs, least, first, stop)
         found.append(_shared_s(table.head_s[mine], table.lasts_s[mine] / speed, table.tail_s[mine]))
-    found += [_counted_s(table, piece, int(holds[:, piece].sum())) for piece in pieces.tolist()]
+    found += [_counted_s(table, piece, workers) for piece, workers in enumerate(costs.holds.sum(axis=0).tolist())]
     return max(found)
 
 
@@ -121,7 +119,8 @@ def _components(costs: CrewCosts) -> set[tuple[int, int]]:
     return set(bounds)
 
 
-def _least(crew: Crew, costs: CrewCosts, holds: Flags) -> _Least:
+def _least(crew: Crew, costs: CrewCosts) -> _Least:
+    holds = costs.holds
     share = costs.length / costs.held[:, None]
 
     def over_holders(values_s: Floats) -> Floats:
@@ -178,13 +177,13 @@ def _tails(left: Remaining, least: _Least) -> tuple[Floats, Floats]:
     return forward_s, backward_s
 
 
-def _speed(costs: CrewCosts, least: _Least, holds: Flags, first: int, stop: int) -> float:
+def _speed(costs: CrewCosts, least: _Least, first: int, stop: int) -> float:
     """How many of the fastest workers all those are worth who hold any of these pieces, at most."""
     share = costs.length[first:stop] / costs.held[:, None]
     fastest = np.zeros(len(costs.held))
     for kind, least_s in enumerate((least.forward_s, least.input_s, least.weight_s)):
         own_s = np.maximum(costs.duration_s[:, [kind]] * share, np.finfo(np.float64).tiny)
-        speed = np.where(holds[:, first:stop], least_s[first:stop] / own_s, 0.0)
+        speed = np.where(costs.holds[:, first:stop], least_s[first:stop] / own_s, 0.0)
         fastest = np.maximum(fastest, np.where(least_s[first:stop].max() > 0, speed.max(axis=1), 0.0))
     return max(float(fastest.sum()), 1.0)
 

@@ -18,7 +18,7 @@ from .crew import Crew
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .remaining import Ints
+    from .remaining import Flags, Ints
 
     Floats = NDArray[np.float64]
 
@@ -75,10 +75,11 @@ class CrewCosts:
         return found
 
     @cached_property
-    def any_holder(self) -> Ints:
-        """Of each piece, one of the workers that hold it."""
-        pieces = range(len(self.length))
-        return np.array([int(np.flatnonzero((self.first <= n) & (n < self.stop))[0]) for n in pieces])
+    def holds(self) -> Flags:
+        """Which worker holds which piece; workers x pieces."""
+        pieces = np.arange(len(self.length))
+        found: Flags = (self.first[:, None] <= pieces) & (pieces < self.stop[:, None])
+        return found
 
     @cached_property
     def component(self) -> Ints:
@@ -115,7 +116,8 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
     place = {layer: number for number, layer in enumerate(cuts)}
     workers = plan.live_workers()
     # Workers of a template's stage are alike but for their slow-downs.
-    begins = dict(zip((template.name for template in plan.templates), _begins(plan), strict=True))
+    starts = accumulate((len(template.stages) for template in plan.templates[:-1]), initial=0)
+    begins = dict(zip((template.name for template in plan.templates), starts, strict=True))
     of_pipeline = [begins[pipeline.template] for pipeline in plan.pipelines]
     number = np.array([of_pipeline[worker.pipeline] + worker.stage for worker in workers])
     every = [stage for template in plan.templates for stage in template.stages]
@@ -151,11 +153,6 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
     )
 
 
-def _begins(plan: Plan) -> list[int]:
-    """Where the stages of each template begin among those of all."""
-    return list(accumulate((len(template.stages) for template in plan.templates[:-1]), initial=0))
-
-
 def _over(plan: Plan, links: Sequence[tuple[Link, ...]], cuts: Sequence[int]) -> Floats:
     """The delay over each boundary by links of each pipeline: `Plan.boundary_delay_s`; pipelines x boundaries."""
     known: dict[tuple[str, tuple[Link, ...]], list[float]] = {}
@@ -178,8 +175,7 @@ def _sums(stages: Sequence[Stage], sealed: Sequence[Layers]) -> tuple[Parts, Flo
                 reduce_s.setdefault(inside, 0.0)  # nobody's stage: it only cuts others
     parts = parts_of(reduce_s)
     sums_s = np.array(parts.lasts_s([reduce_s[layers] for layers in parts.held]))
-    for first, stop in sealed:
-        for number, layers in enumerate(parts.held):
-            if first <= layers[0] and layers[1] <= stop:
-                sums_s[parts.foremost[number] : parts.hindmost[number] + 1] = 0.0
+    for number, layers in enumerate(parts.layers):
+        if any(first <= layers[0] and layers[1] <= stop for first, stop in sealed):
+            sums_s[number] = 0.0
     return parts, sums_s

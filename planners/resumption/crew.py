@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,7 +60,7 @@ class Crew:
     @cached_property
     def layers(self) -> int:
         """How many layers the model has."""
-        return self.plan.templates[0].stages[-1].layers[1]
+        return self.plan.total_layers()
 
     @cached_property
     def microbatches(self) -> int:
@@ -90,8 +90,3 @@ def _splits(order: str, standing: Standing) -> bool:
     kinds = "I" in order, "B" in order
     is_new = standing.layers is None or standing.is_empty
     return kinds[0] if is_new and kinds[0] != kinds[1] else standing.splits
-
-
-def each(ranges: Sequence[Layers]) -> Iterator[int]:
-    """The single layers of ranges."""
-    return (layer for first, stop in ranges for layer in range(first, stop))

@@ -19,7 +19,6 @@ from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 
 INFINITY = float("inf")
 NONE = -1
-ROUNDING = 1e-9
 
 
 class DispatchWork(NamedTuple):

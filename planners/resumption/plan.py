@@ -6,7 +6,6 @@ schedules order it, and the best one counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -17,14 +16,8 @@ import numpy as np
 from ...schemas.conditions import AS_PLANNED, Conditions, PlanConditions, slow_at
 from ...schemas.errors import InfeasibleError
 from ...schemas.orders import KINDS
-from ...schemas.plan import Layers, Place, Plan
-from ...schemas.resumption import (
-    Resend,
-    Rest,
-    RestPrediction,
-    RestWorker,
-    Standing,
-)
+from ...schemas.plan import Place, Plan
+from ...schemas.resumption import Resend, Rest, RestPrediction, RestWorker, Standing
 from ..scheduling.evaluate import evaluate
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import ROUNDING
@@ -84,14 +77,13 @@ def plan_rest(
     if makespan_s <= least_s * (1 + ROUNDING):
         least_s = makespan_s
     gap = makespan_s / least_s - 1 if least_s > 0 else 0.0
-    cuts = found.left.cuts
     return Rest(
         iteration,
         tuple(standings),
-        _workers(found.crew, cuts, found.left.given_up, found.operations, found.schedule),
+        _workers(found),
         found.agreement.sealed,
         found.agreement.copies,
-        _sends(found.crew, cuts, found.operations, found.schedule),
+        _sends(found),
         RestPrediction(makespan_s, least_s, gap, redo_s),
     )
 
@@ -132,35 +124,29 @@ def _found(
     least_s = bound_s(crew, felt, left)
     found = schedule(felt, operations, least_s * (1 + ROUNDING), form)
     felt_s = found.makespan_s
-    if slow:
+    if slow and np.isfinite(felt_s):
         operations = at_costs(costs, operations)
         found, least_s = timed(costs, operations, found, form), bound_s(crew, costs, left)
     return _Found(crew, agreement, costs, left, operations, found, least_s, felt_s)
 
 
-def _workers(
-    crew: Crew,
-    cuts: Sequence[int],
-    given_up: Sequence[tuple[Layers, ...]],
-    operations: OperationTable,
-    found: RestSchedule,
-) -> tuple[RestWorker, ...]:
+def _workers(found: _Found) -> tuple[RestWorker, ...]:
     """What each worker runs: mostly all its layers, whose operations are written at once."""
-    units, starts = operations.units, [0, *accumulate(map(len, found.orders))]
-    order = np.concatenate(found.orders)
-    unit = operations.unit[order]
-    number = len(KINDS) * units.microbatch[unit] + operations.kind[order]
+    crew, costs, operations, cuts = found.crew, found.costs, found.operations, np.array(found.left.cuts)
+    units, starts = operations.units, [0, *accumulate(map(len, found.schedule.orders))]
+    order = np.concatenate(found.schedule.orders)
+    unit, worker = operations.unit[order], operations.worker[order]
+    microbatch = units.microbatch[unit]
+    number = len(KINDS) * microbatch + operations.kind[order]
     own, foreign = _tokens(tuple(pipeline.microbatches for pipeline in crew.plan.pipelines))
-    pipelines = np.array([worker.pipeline for worker in crew.workers])
-    worker = operations.worker[order]
-    is_own = np.repeat([k for k, _ in _origins(crew.plan)], len(KINDS))[number] == pipelines[worker]
+    is_own = costs.origin[microbatch] == costs.pipeline[worker]
     tokens = np.where(is_own, own[number], foreign[number]).tolist()
     layers = np.array([stage.layers for stage in crew.stages])[worker]
-    first, stop = np.array(cuts)[units.first[unit]], np.array(cuts)[units.stop[unit]]
+    first, stop = cuts[units.first[unit]], cuts[units.stop[unit]]
     is_part = (layers[:, 0] != first) | (layers[:, 1] != stop)
     for at in np.flatnonzero(is_part | ~units.counts[unit]).tolist():
         tokens[at] += f":{first[at]}-{stop[at]}" * bool(is_part[at]) + "~" * (not units.counts[unit[at]])
-    rows = zip(crew.names, crew.standings, pairwise(starts), given_up, strict=True)
+    rows = zip(crew.names, crew.standings, pairwise(starts), found.left.given_up, strict=True)
     return tuple(
         RestWorker(place, standing.worker, " ".join(tokens[begin:end]), dropped)
         for place, standing, (begin, end), dropped in rows
@@ -176,18 +162,13 @@ def _tokens(microbatches: tuple[int, ...]) -> tuple[Any, Any]:
     return np.array(own, dtype=object), np.array(foreign, dtype=object)
 
 
-def _origins(plan: Plan) -> list[tuple[int, int]]:
-    """The pipeline of each micro-batch, and its number there."""
-    return [(k, j) for k, pipeline in enumerate(plan.pipelines) for j in range(pipeline.microbatches)]
-
-
-def _sends(crew: Crew, cuts: Sequence[int], operations: OperationTable, found: RestSchedule) -> tuple[Resend, ...]:
+def _sends(found: _Found) -> tuple[Resend, ...]:
     """What is sent again, what is needed first ahead."""
-    sends = operations.sends
-    order = np.lexsort((sends.taker, found.begin_s[sends.taker]))
-    columns = (sends.source, operations.worker[sends.taker], sends.kind, sends.microbatch, sends.boundary)
+    names, cuts, sends = found.crew.names, found.left.cuts, found.operations.sends
+    order = np.lexsort((sends.taker, found.schedule.begin_s[sends.taker]))
+    columns = (sends.source, found.operations.worker[sends.taker], sends.kind, sends.microbatch, sends.boundary)
     rows = zip(*(column[order].tolist() for column in columns), strict=True)
     return tuple(
-        Resend(crew.names[source], crew.names[target], MESSAGE_KINDS[kind], microbatch, cuts[boundary])
+        Resend(names[source], names[target], MESSAGE_KINDS[kind], microbatch, cuts[boundary])
         for source, target, kind, microbatch, boundary in rows
     )

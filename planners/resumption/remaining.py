@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,8 @@ import numpy as np
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
-from ...schemas.resumption import MessageKind, layer_runs
-from .crew import Crew, each
+from ...schemas.resumption import MessageKind, layer_runs, layers_in
+from .crew import Crew
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,6 +68,7 @@ class Remaining:
         weights: of stashes after I, of which W is left: (worker, micro-batch), an array of n x 2.
         given_up: of each worker, the layers whose own part of the sums it drops.
         held: the messages that there are.
+        kept: which ones these are: kinds x boundaries x micro-batches.
     """
 
     cuts: tuple[int, ...]
@@ -79,18 +79,7 @@ class Remaining:
     weights: Ints
     given_up: tuple[tuple[Layers, ...], ...]
     held: KeptMessages
-
-    @cached_property
-    def kept(self) -> Flags:
-        """Which messages somebody has: kinds x boundaries x micro-batches."""
-        found = np.zeros((2, len(self.cuts), self.forward.shape[1]), dtype=np.bool_)
-        found[self.held.kind, self.held.boundary, self.held.microbatch] = True
-        return found
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has to be computed."""
-        return not (self.forward.any() or self.backward.any() or len(self.weights))
+    kept: Flags
 
 
 def remaining(crew: Crew, sealed: Sequence[Layers]) -> Remaining:
@@ -99,7 +88,7 @@ def remaining(crew: Crew, sealed: Sequence[Layers]) -> Remaining:
     Raises:
         InvalidInputError: a standing has what its worker cannot have, or what another one has, too.
     """
-    torn = _torn(crew, set(each(sealed)))
+    torn = _torn(crew, layers_in(sealed))
     cuts = _cuts(crew, (*sealed, *layer_runs(chain.from_iterable(torn.values()))))
     place = {layer: number for number, layer in enumerate(cuts)}
     left = np.ones((len(cuts) - 1, crew.microbatches), dtype=np.bool_)
@@ -122,14 +111,14 @@ def _given_up(
 ) -> tuple[tuple[Layers, ...], ...]:
     """The layers of each worker whose own part of the sums it drops, of those that it goes on with."""
     found: list[tuple[Layers, ...]] = [()] * len(crew.workers)
-    ended = set(each(sealed))
+    ended = layers_in(sealed)
     for number in np.flatnonzero(_any(drops)).tolist():
-        dropped = {layer for n in np.flatnonzero(drops[number]).tolist() for layer in range(cuts[n], cuts[n + 1])}
+        dropped = layers_in((cuts[n], cuts[n + 1]) for n in np.flatnonzero(drops[number]).tolist())
         found[number] = layer_runs(dropped.intersection(range(*(crew.kept(number) or (0, 0)))) - ended)
     return tuple(found)
 
 
-def _torn(crew: Crew, sealed: set[int]) -> dict[int, set[int]]:
+def _torn(crew: Crew, sealed: frozenset[int]) -> dict[int, set[int]]:
     """Layers that workers keep, but not others which share parameters with them: in their sums is a part of those."""
     found = {}
     for number, standing in enumerate(crew.standings):
@@ -326,21 +315,21 @@ def _stretched(
 ) -> Remaining:
     """All that has to be computed so that what is to do can be done."""
     pieces = len(todo)
-    is_there = np.zeros((2, pieces + 1, todo.shape[1]), dtype=np.bool_)
-    is_there[held.kind, held.boundary, held.microbatch] = True
+    kept = np.zeros((2, pieces + 1, todo.shape[1]), dtype=np.bool_)
+    kept[held.kind, held.boundary, held.microbatch] = True
     waits_for_weight = stashes.table(todo.shape, after_input=True) != NOBODY
     stash = stashes.table(todo.shape, after_input=False)
     counts = todo & ~waits_for_weight
     backward = counts.copy()
     for piece in range(pieces - 1):
-        backward[piece + 1] |= backward[piece] & ~is_there[GRADIENT, piece + 1]
+        backward[piece + 1] |= backward[piece] & ~kept[GRADIENT, piece + 1]
     forward = backward & (stash == NOBODY)
     for piece in range(pieces - 1, 0, -1):
-        needed = forward[piece] & ~is_there[ACTIVATION, piece]
+        needed = forward[piece] & ~kept[ACTIVATION, piece]
         lost = np.flatnonzero(needed & (stash[piece - 1] != NOBODY))
         for microbatch in lost.tolist():
             own = stash[:, microbatch] == stash[piece - 1, microbatch]
             stash[own, microbatch] = NOBODY
             forward[own, microbatch] = True
         forward[piece - 1] |= needed
-    return Remaining(cuts, forward, backward, counts, stash, stashes.weights, given_up, held)
+    return Remaining(cuts, forward, backward, counts, stash, stashes.weights, given_up, held, kept)

@@ -120,7 +120,7 @@ def route(crew: Crew, costs: CrewCosts, left: Remaining, form: Form) -> IntArray
     kinds = (left.forward + 2 * left.backward + 4 * left.counts).T * (active & (executor == NOBODY))
     layer_s = costs.duration_s[:, :3] / costs.held[:, None]
     load_s = _begun_s(costs, left, layer_s)
-    holders = [np.flatnonzero((costs.first <= n) & (n < costs.stop)) for n in range(len(costs.length))]
+    holders = [np.flatnonzero(held) for held in costs.holds.T]
     free = FreeWork(
         len(costs.length),
         form.ints(kinds.ravel()),
@@ -155,7 +155,7 @@ def _fair_s(
     usual_s = np.maximum(layer_s.mean(axis=0), TINY)
     share = np.stack((kinds & 1 > 0, kinds & 2 > 0, kinds & 6 == 6), axis=-1) @ (usual_s / usual_s.sum())
     layers = np.zeros(component.max() + 1)
-    np.add.at(layers, component[costs.any_holder], (share * costs.length).sum(axis=0))
+    np.add.at(layers, component[costs.holds.argmax(axis=0)], (share * costs.length).sum(axis=0))
     each_s = np.maximum(layer_s.sum(axis=1), TINY)
     speed, begun = np.zeros(len(layers)), np.zeros(len(layers))
     np.add.at(speed, component, 1 / each_s)

@@ -59,14 +59,12 @@ def schedule(costs: CrewCosts, operations: OperationTable, goal_s: float, form: 
 
 
 def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
-    """The same orders where operations and messages take other times."""
+    """The same orders, which have all operations, where these and messages take other times."""
     work = _work(costs, operations, form)
     space = _space(len(costs.held), len(operations.unit), len(costs.origin), form)
-    order = form.ints(np.concatenate(found.orders)) if np.isfinite(found.makespan_s) else space.order
-    form.kernel(follow)(tuple(work), tuple(space._replace(order=order)))
-    ended = np.isfinite(np.array(space.begin_s)).all() and np.isfinite(found.makespan_s)
-    makespan_s = costs.makespan_s(np.array(space.free_s)) if ended else float("inf")
-    return RestSchedule(found.orders, np.array(space.begin_s), makespan_s)
+    space = space._replace(order=form.ints(np.concatenate(found.orders)))
+    form.kernel(follow)(tuple(work), tuple(space))
+    return _made(costs, operations, work, space)
 
 
 def _claims(operations: OperationTable, limit_bytes: Floats, microbatches: int) -> tuple[Ints, Ints, Floats]:

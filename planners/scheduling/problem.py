@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class Parts:
         foremost, hindmost: of each stage, the number of its first and of its last part.
         linked: whether somebody holds a part and the one behind it.
         shares: of each part, its holders, and which share of its all-reduce each takes for it.
+        layers: of each part.
     """
 
     held: tuple[Layers, ...]
@@ -54,6 +55,7 @@ class Parts:
     hindmost: tuple[int, ...]
     linked: tuple[bool, ...]
     shares: tuple[tuple[tuple[int, float], ...], ...]
+    layers: tuple[Layers, ...]
 
     @cached_property
     def number(self) -> dict[Layers, int]:
@@ -124,6 +126,7 @@ def _parts_of(held: tuple[Layers, ...]) -> Parts:
         tuple(number[place[stop] - 1] for _, stop in held),
         tuple(linked[part] for part in there),
         tuple(tuple(shares[part]) for part in there),
+        tuple((cuts[part], cuts[part + 1]) for part in there),
     )
 
 
@@ -300,19 +303,7 @@ def home_problem(plan: Plan, *, split: bool) -> Problem:
 
 def problem_of(plan: Plan) -> Problem:
     """The problem that a plan's orders answer: its routing and its backward split."""
-    origin, microbatch = _ranked(plan)
-    number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
-    number[origin, microbatch] = np.arange(len(origin))
-    depth = max(len(plan.template_of(k).stages) for k in range(len(plan.pipelines)))
-    executor = np.full((len(origin), depth), NO_WORKER, dtype=np.int64)
-    split = np.zeros(executor.shape, dtype=np.bool_)
-    for index, worker in enumerate(plan.workers):
-        for kind, pipeline, j in worker.operations():
-            if kind == "F":
-                executor[number[pipeline, j], worker.stage] = index
-            elif kind == "I":
-                split[number[pipeline, j], worker.stage] = True
-    return _problem(plan, origin, microbatch, executor, split)
+    return ordered_problem_of(plan)[0]
 
 
 def codes_of(plan: Plan, problem: Problem) -> Orders:
@@ -326,8 +317,8 @@ def codes_of(plan: Plan, problem: Problem) -> Orders:
     ]
 
 
-def ordered_problem_of(plan: Plan) -> tuple[Problem, list[Ints]]:
-    """What `problem_of` and `codes_of` say, read at once: for plans of many operations."""
+def ordered_problem_of(plan: Plan) -> tuple[Problem, Orders]:
+    """What `problem_of` and `codes_of` say, read at once, the codes as arrays."""
     origin, microbatch = _ranked(plan)
     number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
     number[origin, microbatch] = np.arange(len(origin))
@@ -342,7 +333,7 @@ def ordered_problem_of(plan: Plan) -> tuple[Problem, list[Ints]]:
     executor[job[forward], stage[forward]] = worker[forward]
     split[job[split_backward], stage[split_backward]] = True
     codes = KINDS * job + np.array([CODE_OF_KIND[kind] for kind in LETTERS])[columns.kind]
-    orders = np.split(codes, np.cumsum(columns.counts)[:-1])
+    orders = cast("Orders", np.split(codes, np.cumsum(columns.counts)[:-1]))
     return _problem(plan, origin, microbatch, executor, split), orders
 
 

@@ -198,6 +198,11 @@ class Retimer:
         return self._start_s  # type: ignore[no-any-return]
 
     @property
+    def end_s(self) -> MutableFloats:
+        """When each ends, in s; as `start_s`."""
+        return self._end_s  # type: ignore[no-any-return]
+
+    @property
     def spans_s(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """First start and last end of each worker, in s, once timed; 0 without operations."""
         return np.asarray(self._first_s), np.asarray(self._free_s)

@@ -12,7 +12,7 @@ import numpy as np
 from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions
 from ...schemas.plan import Layers, Place, Plan
 from .assemble import peaks_bytes
-from .problem import Problem, codes_of, problem_of
+from .problem import Problem, ordered_problem_of
 from .retime import Retimer
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class Retimed:
     @classmethod
     def of(cls, plan: Plan) -> Retimed:
         """A plan's orders, with what it says to be slow."""
-        problem = problem_of(plan)
-        return cls(problem, codes_of(plan, problem))
+        return cls(*ordered_problem_of(plan))
 
     def iteration_time_s(self, conditions: PlanConditions = AS_PLANNED) -> float:
         """What `rtk simulate` says of `conditions.under(plan)`; infinite where the orders deadlock."""

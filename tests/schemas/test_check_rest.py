@@ -31,7 +31,7 @@ from rtk.schemas.resumption import (
     SumCopy,
     held_messages,
     layer_runs,
-    print_rest_order,
+    print_rest_operation,
     stashes_of,
 )
 
@@ -65,7 +65,8 @@ def test_rests_come_back_from_a_file_as_they_were(drawn: Drawn) -> None:
 
 def _with_order(plan: Plan, rest: Rest, number: int, order: list[RestOperation]) -> Rest:
     worker = plan.live_workers()[number]
-    text = print_rest_order(tuple(order), worker.pipeline, plan.stage_of(worker).layers)
+    layers = plan.stage_of(worker).layers
+    text = " ".join(print_rest_operation(one, worker.pipeline, layers) for one in order)
     return _with(rest, "workers", number, order=text)
 
 
