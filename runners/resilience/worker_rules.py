@@ -107,15 +107,6 @@ class TellStanding(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class MeetSurvivors(Action):
-    """Begin to meet those who are left, and do not wait for it."""
-
-    regroup: Regroup
-
-    what = "who is left"
-
-
-@dataclass(frozen=True, slots=True)
 class UndoStep(Action):
     """Have the state again that was kept before the last step, and the sums of gradients that it was made of."""
 
@@ -352,17 +343,15 @@ class WorkerRules:
         return turn
 
     def _regroup(self, regroup: Regroup) -> Acting:
-        """Say what there is of the iteration under way, and begin to meet those who are left."""
-        is_new, self._told = regroup.epoch > self._told, regroup.epoch
-        if is_new:  # a coordinator that was restarted says it again, and hears the same
+        """Say what there is of the iteration under way."""
+        if regroup.epoch > self._told:  # a coordinator that was restarted says it again, and hears the same
+            self._told = regroup.epoch
             if self.epoch is not None:
                 yield from self._settle(regroup.iteration, regroup.skipped, regroup.terms)
                 self._taken = regroup.taken
             self._standing = yield TellStanding(regroup)
         assert self._standing is not None
         yield Say(StandingTold(regroup.epoch, regroup.iteration, self._standing))
-        if is_new:
-            yield MeetSurvivors(regroup)
 
     def _live_through(self, epoch: Epoch) -> Acting:
         """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
