@@ -84,10 +84,6 @@ class Newcomer:
         """Who has said hello."""
         return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others, hello.regroups)
 
-    def seat(self) -> RankAssignment:
-        """Where it waits."""
-        return RankAssignment("-", self.name, self.store, self.others)
-
     def seated(self, connection: int) -> Member:
         """It has a place, of which nobody knows yet."""
         return Member(self.name, connection, self.store, (0, 0), others=self.others, regroups=self.regroups)

@@ -767,25 +767,16 @@ class CoordinatorRules:
         if is_between or self._is_void or self._must_evaluate or not can_tell or self._inventory.covers(self.members):
             return
         self.epoch += 1
-        coming_now = coming(self.newcomers, self.committed + 1).values()
-        arrivals = [connection for connection in coming_now if self.newcomers[connection].regroups]
         message = Regroup(
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
-            members=(
-                *(self.members[name].seat() for name in self._seats.values() if name in self.members),
-                *(self.newcomers[connection].seat() for connection in arrivals),
-            ),
+            members=tuple(self.members[name].seat() for name in self._seats.values() if name in self.members),
             terms=self._terms,
-            taken=self._taken,
-            reason=self._chronicle.change.reason,
         )
         self._inventory.begin(message, self.members, self.plan)
         self._chronicle.reach("told", self._now_s)
         self._tell_all(message)
-        for connection in arrivals:
-            self._tell(connection, message)
         self._wait_for_standings()
 
     def _wait_for_standings(self) -> None:

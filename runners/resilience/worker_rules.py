@@ -348,7 +348,6 @@ class WorkerRules:
             self._told = regroup.epoch
             if self.epoch is not None:
                 yield from self._settle(regroup.iteration, regroup.skipped, regroup.terms)
-                self._taken = regroup.taken
             self._standing = yield TellStanding(regroup)
         assert self._standing is not None
         yield Say(StandingTold(regroup.epoch, regroup.iteration, self._standing))

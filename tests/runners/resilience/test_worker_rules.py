@@ -182,8 +182,7 @@ class Coordinator:
         while self._chance.random() < 0.4:
             is_skipped = self.committed in self._skipped
             terms = terms_of(self.committed, self._skipped) if self.committed >= 0 else None
-            taken = len({*range(self.committed + 1)} - self._skipped)
-            self.mail.append(Regroup(self._number, self.committed + 1, is_skipped, (), terms, taken))
+            self.mail.append(Regroup(self._number, self.committed + 1, is_skipped, (), terms))
             self._number += self._chance.random() < 0.5
         is_seated = self._chance.random() < 0.9
         self.mail.append(epoch(self._number, self.committed + 1, self._staggered, self._skipped, is_seated))
@@ -349,7 +348,7 @@ def standing(*done: int) -> Standing:
 
 def regroup(number: int, iteration: int) -> Regroup:
     terms = terms_of(iteration - 1) if iteration else None
-    return Regroup(number, iteration, False, (), terms, iteration)
+    return Regroup(number, iteration, False, (), terms)
 
 
 def test_the_course_of_a_regrouping() -> None:
