@@ -20,11 +20,11 @@ from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
 from ...schemas.resumption import LedgerEntry, Rest, Standing
 from .events import PlanRest, RestPlanned
-from .membership import ToldLosses, layers_of, seals
+from .membership import Questions, ToldLosses, layers_of, seals
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
 
 Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
-Question = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
+RestQuestion = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
 
 ANEW = RestPlanned(0.0, 0, None)  # there is nothing to be kept
 
@@ -35,18 +35,17 @@ class Inventory:
     Attributes:
         message: that asks for it; None: nobody is asked.
         losses: that were told meanwhile.
+        questions: for what is left.
     """
 
     def __init__(self) -> None:
         self.losses = LossBook()
+        self.questions = Questions[RestQuestion, RestPlanned]()
         self.message: Regroup | None = None
         self._plan: Plan | None = None
         self._asked: frozenset[str] = frozenset()
         self._awaited: set[str] = set()
         self._told: dict[str, Standing] = {}
-        self._count = 0
-        self._questions: dict[Question, int] = {}
-        self._answers: dict[int, RestPlanned] = {}
 
     def begin(self, message: Regroup, names: Collection[str], plan: Plan) -> None:
         """All are asked, or all who are left asked anew.
@@ -68,8 +67,7 @@ class Inventory:
     def _clear(self) -> None:
         self.message = None
         self._told.clear()
-        self._questions.clear()
-        self._answers.clear()
+        self.questions.clear()
 
     def covers(self, names: Collection[str]) -> bool:
         """Whether exactly these have been asked."""
@@ -110,10 +108,6 @@ class Inventory:
         """Who has not told has nothing."""
         self._awaited.clear()
 
-    def restart(self) -> None:
-        """Answers that were under way will not come."""
-        self._questions = {one: number for one, number in self._questions.items() if number in self._answers}
-
     def standings(self, crew: Iterable[Hand], members: Mapping[str, Layers | None]) -> tuple[Standing, ...]:
         """Of all who will be there, in the order of their names.
 
@@ -124,13 +118,13 @@ class Inventory:
         names = sorted(hand.worker for hand in crew)
         return tuple(self._told.get(name) or Standing(name, members.get(name)) for name in names)
 
-    def left(self, question: Question) -> RestPlanned | PlanRest | None:
+    def left(self, question: RestQuestion) -> RestPlanned | PlanRest | None:
         """What is left, or what has that planned; None while it is not known, and somebody sees to it."""
         if self.message is None or all(standing.is_empty for standing in question[2]):
             return ANEW if self.is_complete else None
-        answer = self._answers.get(self._questions.get(question, -1))
+        answer = self.questions.answer(question)
         if answer is None:
-            return self._ask(question) if self.is_complete and question not in self._questions else None
+            return self._ask(question) if self.is_complete else None
         assert self._plan is not None
         last = layers_of(self._plan)
         told = self.losses.of(self.message.iteration).values()
@@ -139,18 +133,14 @@ class Inventory:
             return replace(answer, rest=None, reason="losses of some micro-batches are lost with who told them")
         return answer
 
-    def _ask(self, question: Question) -> PlanRest:
+    def _ask(self, question: RestQuestion) -> PlanRest | None:
         assert self.message is not None
-        self._count += 1
-        self._questions[question] = self._count
+        number = self.questions.ask(question)
+        if number is None:
+            return None
         plan, seats, standings, conditions = question
         following = parse_document(plan.encode(), Plan, "the plan")
-        return PlanRest(self._count, following, seats, self.message.iteration, standings, conditions)
-
-    def hear(self, planned: RestPlanned) -> None:
-        """An answer has come; one to a question of before is of no use."""
-        if planned.number in self._questions.values():
-            self._answers[planned.number] = planned
+        return PlanRest(number, following, seats, self.message.iteration, standings, conditions)
 
 
 def planned_rest(request: PlanRest, resume: Resume | None) -> RestPlanned:
