@@ -75,8 +75,8 @@ class Inventory:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody is waited for."""
-        return not self._awaited
+        """Whether members were asked, and nobody is waited for any more."""
+        return self.message is not None and not self._awaited
 
     def note(self, name: str, layers: Layers | None, told: StandingTold) -> str | None:
         """A member has told what it has; gives what is wrong with that, in words.
@@ -120,11 +120,15 @@ class Inventory:
 
     def left(self, question: RestQuestion) -> RestPlanned | PlanRest | None:
         """What is left, or what has that planned; None while it is not known, and somebody sees to it."""
-        if self.message is None or all(standing.is_empty for standing in question[2]):
-            return ANEW if self.is_complete else None
+        if self.message is None:
+            return ANEW
+        if not self.is_complete:
+            return None
+        if all(standing.is_empty for standing in question[2]):
+            return ANEW
         answer = self.questions.answer(question)
         if answer is None:
-            return self._ask(question) if self.is_complete else None
+            return self._ask(question)
         assert self._plan is not None
         last = layers_of(self._plan)
         told = self.losses.of(self.message.iteration).values()
