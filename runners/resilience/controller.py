@@ -557,6 +557,7 @@ def _led(server: Server, workers: WorkerProcesses, controller: JobController) ->
     is_over = threading.Event()
 
     def watch() -> None:
+        """In a thread beside the server: end the job if a worker ends before it has begun."""
         while not is_over.wait(0.05):
             ended = workers.ended()
             if ended is not None and not controller.has_begun:

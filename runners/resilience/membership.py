@@ -282,7 +282,7 @@ class VoteCounter:
         A worker that holds the last layer no more tells of it still, where it has had a part in the sum.
         """
         last = self._number_of_layers
-        return loss[0], (last - 1, last) if loss[2] > 0 or layers[1] == last else layers
+        return loss[0], (last - 1, last) if is_of_model(loss, layers, last) else layers
 
     def _outlives(self, part: tuple[int, Layers]) -> bool:
         """Whether a loss counts, whoever has told it: the sums are there that it came with."""
@@ -297,6 +297,11 @@ class VoteCounter:
 def seals(rest: Rest, layer: int) -> bool:
     """Whether the sum over a layer's gradients has ended before; the last one's losses then are not computed again."""
     return any(first <= layer < stop for first, stop in rest.sealed)
+
+
+def is_of_model(loss: MicrobatchLoss, layers: Layers, number_of_layers: int) -> bool:
+    """Whether a loss that a worker with these layers has told is the model's, and not what layers add to it."""
+    return loss[2] > 0 or layers[1] == number_of_layers
 
 
 def mean_loss(losses: Collection[MicrobatchLoss]) -> float | None:

@@ -20,7 +20,7 @@ from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
 from ...schemas.resumption import LedgerEntry, Rest, Standing
 from .events import PlanRest, RestPlanned
-from .membership import Questions, ToldLosses, layers_of, seals
+from .membership import Questions, ToldLosses, is_of_model, layers_of, seals
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
 
 Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
@@ -132,7 +132,7 @@ class Inventory:
         assert self._plan is not None
         last = layers_of(self._plan)
         told = self.losses.of(self.message.iteration).values()
-        known = {loss[0] for layers, loss in told if layers[1] == last or loss[2] > 0}
+        known = {loss[0] for layers, loss in told if is_of_model(loss, layers, last)}
         if answer.rest is not None and seals(answer.rest, last - 1) and len(known) < self._plan.total_microbatches():
             return replace(answer, rest=None, reason="losses of some micro-batches are lost with who told them")
         return answer
