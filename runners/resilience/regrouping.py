@@ -43,21 +43,19 @@ class Inventory:
         self.questions = Questions[RestQuestion, RestPlanned]()
         self.message: Regroup | None = None
         self._plan: Plan | None = None
-        self._asked: frozenset[str] = frozenset()
         self._awaited: set[str] = set()
         self._told: dict[str, Standing] = {}
 
-    def begin(self, message: Regroup, names: Collection[str], plan: Plan) -> None:
+    def begin(self, message: Regroup, plan: Plan) -> None:
         """All are asked, or all who are left asked anew.
 
         Args:
             message: what they are told.
-            names: of the members.
             plan: that they have executed until now.
         """
         self._clear()
         self.message, self._plan = message, plan
-        self._asked, self._awaited = frozenset(names), set(names)
+        self._awaited = {member.worker for member in message.members}
 
     def begin_epoch(self, epoch: int, rest: Rest | None) -> None:
         """An epoch begins, with what is left of an iteration, or with all of it."""
@@ -71,7 +69,7 @@ class Inventory:
 
     def covers(self, names: Collection[str]) -> bool:
         """Whether exactly these have been asked."""
-        return self.message is not None and self._asked == frozenset(names)
+        return self.message is not None and {member.worker for member in self.message.members} == set(names)
 
     @property
     def is_complete(self) -> bool:

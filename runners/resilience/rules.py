@@ -776,7 +776,7 @@ class CoordinatorRules:
             members=tuple(self.members[name].seat() for name in self._seats.values() if name in self.members),
             terms=self._terms,
         )
-        self._inventory.begin(message, self.members, self.plan)
+        self._inventory.begin(message, self.plan)
         self._chronicle.reach("told", self._now_s)
         self._tell_all(message)
         self._wait_for_standings()

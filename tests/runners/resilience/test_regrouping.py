@@ -20,6 +20,7 @@ from rtk.runners.resilience.protocol import (
     Job,
     LossesTold,
     MicrobatchLoss,
+    RankAssignment,
     Ready,
     Regroup,
     StandingTold,
@@ -421,7 +422,8 @@ def test_what_is_left_is_planned_once_before_anybody_dies() -> None:
 def test_who_was_waited_for_before_an_epoch_holds_up_nothing_after_it() -> None:
     """An iteration that is to be done anew waits for no standings: a change between two later ones must not, either."""
     inventory = Inventory()
-    inventory.begin(Regroup(2, 0, False, ()), ["0/0"], toy_plan(1, 1, 1, False))
+    inventory.begin(Regroup(2, 0, False, (RankAssignment("0/0", "0/0", "store:1"),)), toy_plan(1, 1, 1, False))
+    assert inventory.left(("", (), (), HEALTHY)) is None
     inventory.begin_epoch(2, None)
     assert inventory.left(("", (), (), HEALTHY)) == ANEW
 
