@@ -237,6 +237,7 @@ def work(
         trained = Training.of(training)
 
         def make_task(hostname: str) -> "Task":
+            """What to train, by a worker whom others reach under this address or name."""
             return trained.task(
                 plan,
                 name,

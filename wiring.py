@@ -386,11 +386,9 @@ def drawing_of(document: Any, names: Sequence[str] | None = None, part: "Selecti
 def _as_shown(document: Any, source: str | None = None) -> Any:
     """A plan or a resumption, of which `source` is the file, as the timeline of its simulation, a simulation as its
     own; anything else as it is."""
-    from .runners.resumed import columns_of_resumption
     from .runners.simulator import Simulation
     from .runners.undisturbed import columns_of_plan
     from .schemas.check import require_valid
-    from .schemas.check_rest import require_valid_resumption
     from .schemas.plan import Plan
     from .schemas.resumption import Resumption
 
@@ -398,6 +396,9 @@ def _as_shown(document: Any, source: str | None = None) -> Any:
         require_valid(document, source or "the plan")
         return columns_of_plan(document)
     if isinstance(document, Resumption):
+        from .runners.resumed import columns_of_resumption
+        from .schemas.check_rest import require_valid_resumption
+
         require_valid_resumption(document, source or "the resumption")
         return columns_of_resumption(document)
     return document.timeline if isinstance(document, Simulation) else document

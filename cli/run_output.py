@@ -119,7 +119,7 @@ class RunStory:
         self._coming: list[Happening] = []
         self._answered: list[Happening] = []
         self._recovered: list[Happening] = []
-        self._resumed: int | None = None  # the last iteration that went on where it was when somebody was lost
+        self._resumed: int | None = None  # the iteration that went on where it was when this epoch began
         self._broken: dict[str, Happening] = {}  # by link, until somebody passes on its messages
         self._has_news = False  # of what is slow, since the last epoch
         self._saved_s: float | None = None  # when the job was saved to start again, until it has done an iteration
@@ -226,6 +226,7 @@ class RunStory:
         # Where nobody has come or gone, and no link has broken, the change is due to what is slow, or well again.
         is_adapted = self._has_news and before == set(self.seats.values()) and not self._broken
         self._has_news = False
+        self._resumed = None
         self._is_first = True
         self.pace = ""
         self._find_ways(epoch.detours, epoch.sidesteps)

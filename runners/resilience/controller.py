@@ -504,16 +504,10 @@ class LocalJob:
     def _lead(self, plan: int, report: Announcements) -> Finished:
         """Lead the job, or the rest of it, with processes of its own, which read the plan from a descriptor."""
         controller, secret = self._controller, make_secret()
-        servers: list[Server] = []
-
-        def mourn(name: str, pid: int) -> None:
-            for server in servers:
-                server.mourn(name, pid)
-
-        with WorkerProcesses(self._nursery, [plan], mourn) as workers:
+        server: Server  # it is there before the workers, of whose deaths it is told
+        with WorkerProcesses(self._nursery, [plan], lambda name, pid: server.mourn(name, pid)) as workers:
             remark(f"starting {counted(len(controller.plan.live_workers()), 'worker')} …")
             server = controller.server(secret, _hear(report, controller, workers))
-            servers.append(server)
             arguments = ["run", f"/dev/fd/{plan}", *self._arguments]
             # While the nursery loads torch, and not while workers need the cores.
             threading.Thread(target=controller.warm_up, name="warm-up", daemon=True).start()
@@ -563,6 +557,7 @@ def _led(server: Server, workers: WorkerProcesses, controller: JobController) ->
     is_over = threading.Event()
 
     def watch() -> None:
+        """In a thread beside the server: end the job if a worker ends before it has begun."""
         while not is_over.wait(0.05):
             ended = workers.ended()
             if ended is not None and not controller.has_begun:

@@ -1,19 +1,18 @@
 """Who plays which place of a plan, who copies whose state, and who saves it."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum, isfinite, sqrt
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ...schemas.checkpoint import print_layers
-from ...schemas.conditions import Conditions
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Place, Plan, name_of
 from ...schemas.protocols import Hand
 from ...schemas.resumption import Rest
-from .events import MakePlan, Planned
+from .events import Planned, RestPlanned
 from .progress import FAILED
 from .protocol import (
     Copy,
@@ -83,10 +82,6 @@ class Newcomer:
     def of(cls, hello: Hello, now_s: float) -> "Newcomer":
         """Who has said hello."""
         return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others, hello.regroups)
-
-    def seat(self) -> RankAssignment:
-        """Where it waits."""
-        return RankAssignment("-", self.name, self.store, self.others)
 
     def seated(self, connection: int) -> Member:
         """It has a place, of which nobody knows yet."""
@@ -287,7 +282,7 @@ class VoteCounter:
         A worker that holds the last layer no more tells of it still, where it has had a part in the sum.
         """
         last = self._number_of_layers
-        return loss[0], (last - 1, last) if loss[2] > 0 or layers[1] == last else layers
+        return loss[0], (last - 1, last) if is_of_model(loss, layers, last) else layers
 
     def _outlives(self, part: tuple[int, Layers]) -> bool:
         """Whether a loss counts, whoever has told it: the sums are there that it came with."""
@@ -304,6 +299,11 @@ def seals(rest: Rest, layer: int) -> bool:
     return any(first <= layer < stop for first, stop in rest.sealed)
 
 
+def is_of_model(loss: MicrobatchLoss, layers: Layers, number_of_layers: int) -> bool:
+    """Whether a loss that a worker with these layers has told is the model's, and not what layers add to it."""
+    return loss[2] > 0 or layers[1] == number_of_layers
+
+
 def mean_loss(losses: Collection[MicrobatchLoss]) -> float | None:
     """The mean over all that the losses are sums of, whatever their order; None where it is not finite or not known."""
     sums = [total for _, total, _ in losses if total is not None]
@@ -311,39 +311,41 @@ def mean_loss(losses: Collection[MicrobatchLoss]) -> float | None:
     return fsum(sums) / count if count > 0 and len(sums) == len(losses) else None
 
 
-# The plans that were asked for since an epoch began, and the answers.
+# What was asked for to be planned, and the answers.
 
 
 Crew = tuple[Hand, ...]
+Question = TypeVar("Question", bound=Hashable)
+Answer = TypeVar("Answer", Planned, RestPlanned)
 
 
-class Questions:
-    """Which plan follows the running one, for every crew and all conditions that could be; each is asked once."""
+class Questions(Generic[Question, Answer]):
+    """What is to be planned, in every case that could be; each is asked once, under a number of its own."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._asked: dict[tuple[Crew, Conditions], int] = {}
-        self._answers: dict[int, Planned] = {}
+        self._asked: dict[Question, int] = {}
+        self._answers: dict[int, Answer] = {}
 
-    def ask(self, plan: Plan, crew: Crew, conditions: Conditions) -> MakePlan | None:
-        """What has the next plan made; None where it was asked for already."""
-        if (crew, conditions) in self._asked:
+    def ask(self, question: Question) -> int | None:
+        """The number under which to ask; None where it was asked already."""
+        if question in self._asked:
             return None
         self._count += 1
-        self._asked[crew, conditions] = self._count
-        return MakePlan(self._count, plan, crew, conditions)
+        self._asked[question] = self._count
+        return self._count
 
-    def answer(self, crew: Crew, conditions: Conditions) -> Planned | None:
-        """The answer for a crew under these conditions, where it is there."""
-        return self._answers.get(self._asked.get((crew, conditions), -1))
+    def answer(self, question: Question) -> Answer | None:
+        """The answer, where it is there."""
+        return self._answers.get(self._asked.get(question, -1))
 
-    def note(self, planned: Planned) -> None:
-        """An answer has come; one to a question of an earlier epoch is of no use."""
-        if planned.number in self._asked.values():
-            self._answers[planned.number] = planned
+    def note(self, answer: Answer) -> None:
+        """An answer has come; one to a question of before is of no use."""
+        if answer.number in self._asked.values():
+            self._answers[answer.number] = answer
 
-    def begin_epoch(self) -> None:
-        """Another plan is running: all questions are new."""
+    def clear(self) -> None:
+        """Things are otherwise, such as by another plan that is running: all questions are new."""
         self._asked.clear()
         self._answers.clear()
 

@@ -206,9 +206,8 @@ class Regroup:
         epoch: the number of the epoch to come.
         iteration: the one under way; the one before it is committed.
         skipped: whether that was committed without an optimizer step.
-        members: who is there, each with its place so far; newcomers that may get one have the place `-`.
+        members: who is left, each with its place so far.
         terms: of the step before; None where there was none.
-        taken: steps taken before `iteration`.
     """
 
     epoch: Index
@@ -216,8 +215,6 @@ class Regroup:
     skipped: bool
     members: tuple[RankAssignment, ...]
     terms: StepTerms | None = None
-    taken: Index = 0
-    reason: str = ""
     kind: Literal["regroup"] = "regroup"
 
     __pydantic_config__ = STRICT

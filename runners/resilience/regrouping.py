@@ -20,11 +20,11 @@ from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
 from ...schemas.resumption import LedgerEntry, Rest, Standing
 from .events import PlanRest, RestPlanned
-from .membership import ToldLosses, layers_of, seals
+from .membership import Questions, ToldLosses, is_of_model, layers_of, seals
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
 
 Places = tuple[tuple[str, str], ...]  # workers and their places, in the order of the places
-Question = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
+RestQuestion = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
 
 ANEW = RestPlanned(0.0, 0, None)  # there is nothing to be kept
 
@@ -35,30 +35,27 @@ class Inventory:
     Attributes:
         message: that asks for it; None: nobody is asked.
         losses: that were told meanwhile.
+        questions: for what is left.
     """
 
     def __init__(self) -> None:
         self.losses = LossBook()
+        self.questions = Questions[RestQuestion, RestPlanned]()
         self.message: Regroup | None = None
         self._plan: Plan | None = None
-        self._asked: frozenset[str] = frozenset()
         self._awaited: set[str] = set()
         self._told: dict[str, Standing] = {}
-        self._count = 0
-        self._questions: dict[Question, int] = {}
-        self._answers: dict[int, RestPlanned] = {}
 
-    def begin(self, message: Regroup, names: Collection[str], plan: Plan) -> None:
+    def begin(self, message: Regroup, plan: Plan) -> None:
         """All are asked, or all who are left asked anew.
 
         Args:
             message: what they are told.
-            names: of the members.
             plan: that they have executed until now.
         """
         self._clear()
         self.message, self._plan = message, plan
-        self._asked, self._awaited = frozenset(names), set(names)
+        self._awaited = {member.worker for member in message.members}
 
     def begin_epoch(self, epoch: int, rest: Rest | None) -> None:
         """An epoch begins, with what is left of an iteration, or with all of it."""
@@ -68,17 +65,16 @@ class Inventory:
     def _clear(self) -> None:
         self.message = None
         self._told.clear()
-        self._questions.clear()
-        self._answers.clear()
+        self.questions.clear()
 
     def covers(self, names: Collection[str]) -> bool:
         """Whether exactly these have been asked."""
-        return self.message is not None and self._asked == frozenset(names)
+        return self.message is not None and {member.worker for member in self.message.members} == set(names)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody is waited for."""
-        return not self._awaited
+        """Whether members were asked, and nobody is waited for any more."""
+        return self.message is not None and not self._awaited
 
     def note(self, name: str, layers: Layers | None, told: StandingTold) -> str | None:
         """A member has told what it has; gives what is wrong with that, in words.
@@ -110,10 +106,6 @@ class Inventory:
         """Who has not told has nothing."""
         self._awaited.clear()
 
-    def restart(self) -> None:
-        """Answers that were under way will not come."""
-        self._questions = {one: number for one, number in self._questions.items() if number in self._answers}
-
     def standings(self, crew: Iterable[Hand], members: Mapping[str, Layers | None]) -> tuple[Standing, ...]:
         """Of all who will be there, in the order of their names.
 
@@ -124,33 +116,33 @@ class Inventory:
         names = sorted(hand.worker for hand in crew)
         return tuple(self._told.get(name) or Standing(name, members.get(name)) for name in names)
 
-    def left(self, question: Question) -> RestPlanned | PlanRest | None:
+    def left(self, question: RestQuestion) -> RestPlanned | PlanRest | None:
         """What is left, or what has that planned; None while it is not known, and somebody sees to it."""
-        if self.message is None or all(standing.is_empty for standing in question[2]):
-            return ANEW if self.is_complete else None
-        answer = self._answers.get(self._questions.get(question, -1))
+        if self.message is None:
+            return ANEW
+        if not self.is_complete:
+            return None
+        if all(standing.is_empty for standing in question[2]):
+            return ANEW
+        answer = self.questions.answer(question)
         if answer is None:
-            return self._ask(question) if self.is_complete and question not in self._questions else None
+            return self._ask(question)
         assert self._plan is not None
         last = layers_of(self._plan)
         told = self.losses.of(self.message.iteration).values()
-        known = {loss[0] for layers, loss in told if layers[1] == last or loss[2] > 0}
+        known = {loss[0] for layers, loss in told if is_of_model(loss, layers, last)}
         if answer.rest is not None and seals(answer.rest, last - 1) and len(known) < self._plan.total_microbatches():
             return replace(answer, rest=None, reason="losses of some micro-batches are lost with who told them")
         return answer
 
-    def _ask(self, question: Question) -> PlanRest:
+    def _ask(self, question: RestQuestion) -> PlanRest | None:
         assert self.message is not None
-        self._count += 1
-        self._questions[question] = self._count
+        number = self.questions.ask(question)
+        if number is None:
+            return None
         plan, seats, standings, conditions = question
         following = parse_document(plan.encode(), Plan, "the plan")
-        return PlanRest(self._count, following, seats, self.message.iteration, standings, conditions)
-
-    def hear(self, planned: RestPlanned) -> None:
-        """An answer has come; one to a question of before is of no use."""
-        if planned.number in self._questions.values():
-            self._answers[planned.number] = planned
+        return PlanRest(number, following, seats, self.message.iteration, standings, conditions)
 
 
 def planned_rest(request: PlanRest, resume: Resume | None) -> RestPlanned:

@@ -29,6 +29,7 @@ from math import fsum
 from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
+from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Plan, name_of, place_of
@@ -45,6 +46,7 @@ from .events import (
     Finish,
     Instruction,
     Lost,
+    MakePlan,
     Noticed,
     Planned,
     PlanRest,
@@ -127,7 +129,7 @@ class CoordinatorRules:
         self._layers = layers_of(job.plan)
         self._seats: Seats = {}
         self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
-        self._questions = Questions()
+        self._questions = Questions[tuple[Crew, Conditions], Planned]()  # for the plan that follows the running one
         self._inventory = Inventory()
         self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
         self._circumstances = Circumstances()
@@ -189,7 +191,7 @@ class CoordinatorRules:
                 self._questions.note(event)
             case RestPlanned():
                 self._chronicle.reach("rest", self._now_s)
-                self._inventory.hear(event)
+                self._inventory.questions.note(event)
             case Noticed():
                 for found in self._circumstances.note(event.conditions):
                     self._announce(found, self.committed + 1)
@@ -285,7 +287,7 @@ class CoordinatorRules:
         """Connections are gone; members that are alive will be back."""
         self.newcomers.clear()
         self._questions.restart()
-        self._inventory.restart()
+        self._inventory.questions.restart()
         self._by_connection.clear()
         if self.phase == "gathering":
             self.members.clear()
@@ -579,7 +581,7 @@ class CoordinatorRules:
         if not self._circumstances.have_changed:
             return False
         crew = self._crew()
-        answer = self._questions.answer(crew, self._circumstances.now)
+        answer = self._questions.answer((crew, self._circumstances.now))
         return answer is not None and not self._is_as_it_is(crew, answer)
 
     def _is_as_it_is(self, crew: Crew, answer: Planned) -> bool:
@@ -688,7 +690,7 @@ class CoordinatorRules:
         """Have the plan for who will be there made; with `at_once` go over to it, or halt."""
         crew = self._crew()
         lost = missing_layers(self._layers, held_by(crew))
-        answer = self._questions.answer(crew, self._circumstances.now)
+        answer = self._questions.answer((crew, self._circumstances.now))
         newcomers = {hand.worker for hand in crew if hand.place is None}
         if lost:
             if at_once:
@@ -697,8 +699,8 @@ class CoordinatorRules:
             assert self._epoch_message is not None
             self._begin_epoch(self._epoch_message.plan, dict(self._seats))
         elif answer is None:
-            question = self._questions.ask(self.plan, crew, self._circumstances.now)
-            self._out += [question] if question is not None else []
+            number = self._questions.ask((crew, self._circumstances.now))
+            self._out += [] if number is None else [MakePlan(number, self.plan, crew, self._circumstances.now)]
         elif answer.plan is None and newcomers:
             # Nobody is worse off for somebody who comes.
             self._spare = newcomers
@@ -767,25 +769,16 @@ class CoordinatorRules:
         if is_between or self._is_void or self._must_evaluate or not can_tell or self._inventory.covers(self.members):
             return
         self.epoch += 1
-        coming_now = coming(self.newcomers, self.committed + 1).values()
-        arrivals = [connection for connection in coming_now if self.newcomers[connection].regroups]
         message = Regroup(
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
-            members=(
-                *(self.members[name].seat() for name in self._seats.values() if name in self.members),
-                *(self.newcomers[connection].seat() for connection in arrivals),
-            ),
+            members=tuple(self.members[name].seat() for name in self._seats.values() if name in self.members),
             terms=self._terms,
-            taken=self._taken,
-            reason=self._chronicle.change.reason,
         )
-        self._inventory.begin(message, self.members, self.plan)
+        self._inventory.begin(message, self.plan)
         self._chronicle.reach("told", self._now_s)
         self._tell_all(message)
-        for connection in arrivals:
-            self._tell(connection, message)
         self._wait_for_standings()
 
     def _wait_for_standings(self) -> None:
@@ -830,7 +823,7 @@ class CoordinatorRules:
         """Seat everybody, and let a new epoch begin with the iteration after the last commit, or what is left of it."""
         self._dismiss_leavers()
         self.plan = parse_document(plan.encode(), Plan, "the plan")
-        self._questions.begin_epoch()
+        self._questions.clear()
         self.epoch += self._inventory.message is None
         self._inventory.begin_epoch(self.epoch, left.rest)
         self._tally = VoteCounter(self.plan, left.rest, self._inventory.losses.of(self.committed + 1))

@@ -107,15 +107,6 @@ class TellStanding(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class MeetSurvivors(Action):
-    """Begin to meet those who are left, and do not wait for it."""
-
-    regroup: Regroup
-
-    what = "who is left"
-
-
-@dataclass(frozen=True, slots=True)
 class UndoStep(Action):
     """Have the state again that was kept before the last step, and the sums of gradients that it was made of."""
 
@@ -305,8 +296,7 @@ class WorkerRules:
         self._taken = 0  # steps until then
         self._must_evaluate = False  # all iterations are done
         self._turn: Turn | None = None  # heard, and not obeyed yet
-        self._standing: Standing | None = None  # told since it was told to regroup
-        self._told = 0  # for which epoch it was told last
+        self._told: StandingTold | None = None  # since it was told to regroup
         self._thread = self._live()
         self.action: Action = next(self._thread)
 
@@ -352,17 +342,14 @@ class WorkerRules:
         return turn
 
     def _regroup(self, regroup: Regroup) -> Acting:
-        """Say what there is of the iteration under way, and begin to meet those who are left."""
-        is_new, self._told = regroup.epoch > self._told, regroup.epoch
-        if is_new:  # a coordinator that was restarted says it again, and hears the same
+        """Say what there is of the iteration under way."""
+        if self._told is None or self._told.epoch < regroup.epoch:
             if self.epoch is not None:
                 yield from self._settle(regroup.iteration, regroup.skipped, regroup.terms)
-                self._taken = regroup.taken
-            self._standing = yield TellStanding(regroup)
-        assert self._standing is not None
-        yield Say(StandingTold(regroup.epoch, regroup.iteration, self._standing))
-        if is_new:
-            yield MeetSurvivors(regroup)
+            standing: Standing = yield TellStanding(regroup)
+            self._told = StandingTold(regroup.epoch, regroup.iteration, standing)
+        # else a coordinator that was restarted says it again, and hears the same
+        yield Say(self._told)
 
     def _live_through(self, epoch: Epoch) -> Acting:
         """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
@@ -370,7 +357,7 @@ class WorkerRules:
         yield from self._settle(epoch.iteration, epoch.skipped, epoch.terms)
         self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
         yield EnterEpoch(epoch, self._keeps(epoch))
-        self._standing = None
+        self._told = None
         self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
         self._taken, self._must_evaluate = epoch.taken, epoch.evaluate
         if self.rank is None:
@@ -402,9 +389,9 @@ class WorkerRules:
 
     def _keeps(self, epoch: Epoch) -> bool:
         """Whether an epoch reckons with what this worker has told to have; not where it has told that too late."""
-        told = self._standing
-        has_something = self.rank is not None and told is not None and not told.is_empty
-        return has_something and epoch.rest is not None and told in epoch.rest.standings
+        if self.rank is None or self._told is None or epoch.rest is None:
+            return False
+        return not self._told.standing.is_empty and self._told.standing in epoch.rest.standings
 
     def _iterate(self, iteration: int, examined: Examined | None) -> Acting:
         """Reduce, vote, and step as soon as that is final, or can be undone."""

@@ -23,7 +23,6 @@ from .transport import Sample, Transfers, Transport
 
 # A needed message that takes so many iterations to come is held for lost, though never before STALL_S.
 STALL_ITERATIONS = 50
-NEWCOMER = "-"  # the place, in a Regroup, of who has none yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,12 +147,10 @@ def expect(connections: Connections, task: Task, regroup: Regroup) -> None:
     Args:
         connections: this worker's.
         task: what is trained, and by whom.
-        regroup: who is left; newcomers are met in the epoch.
+        regroup: who is left, this worker among them; newcomers are met in the epoch.
     """
-    left = [member for member in regroup.members if member.place != NEWCOMER]
-    rank = next((number for number, member in enumerate(left) if member.worker == task.name), None)
-    if rank is not None:
-        connections.expect(regroup.epoch, [member.store for member in left], rank)
+    rank = [member.worker for member in regroup.members].index(task.name)
+    connections.expect(regroup.epoch, [member.store for member in regroup.members], rank)
 
 
 def reach(

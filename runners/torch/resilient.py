@@ -80,7 +80,6 @@ from ..resilience.worker_rules import (
     JointAction,
     LeaveGroups,
     Listen,
-    MeetSurvivors,
     PublishWhole,
     ReduceGradients,
     Retire,
@@ -444,8 +443,6 @@ class ResilientWorker:
         match action:
             case TellStanding(regroup):
                 return self._standing(regroup)
-            case MeetSurvivors():
-                pass  # as `announce` has begun to do
             case EnterEpoch(epoch, keeps):
                 self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
                 self._superseded = self._interruption.begin(epoch.epoch)

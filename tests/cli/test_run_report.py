@@ -249,6 +249,10 @@ def test_an_iteration_that_went_on_is_not_called_redone() -> None:
             )
     _, words = story.tell(Recovered(iteration=2, seconds=0.3, lost_s=0.5), NOON_S)
     assert words == "recovered in 300 ms: iteration 2 resumed, 500 ms lost"
+    for event in (FAILURE, epoch(3, 3, THREE), replace(resumed, iteration=3), FAILURE, epoch(4, 3, THREE)):
+        story.tell(event, NOON_S)
+    _, words = story.tell(Recovered(iteration=3, seconds=0.3, lost_s=0.5), NOON_S)
+    assert words == "recovered in 300 ms: iteration 3 redone, 500 ms lost"
 
 
 def test_a_move_is_no_join(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from rtk.runners.resilience.protocol import (
     Job,
     LossesTold,
     MicrobatchLoss,
+    RankAssignment,
     Ready,
     Regroup,
     StandingTold,
@@ -28,7 +29,7 @@ from rtk.runners.resilience.protocol import (
     from_coordinator,
     from_worker,
 )
-from rtk.runners.resilience.regrouping import LossBook, rehearse
+from rtk.runners.resilience.regrouping import ANEW, Inventory, LossBook, rehearse
 from rtk.runners.resilience.worker_rules import ReduceGradients, Unanswered
 from rtk.schemas.check_standing import check_standing
 from rtk.schemas.conditions import HEALTHY
@@ -416,6 +417,15 @@ def test_what_is_left_is_planned_once_before_anybody_dies() -> None:
     assert (found, conditions) == (plan, HEALTHY)
     assert [name for name, _ in seats] == [one.worker for one in standings] == ["0/0", "0/1", "1/0", "1/1"]
     assert [check_standing(2, 4, one) for one in standings] == [None] * 4
+
+
+def test_who_was_waited_for_before_an_epoch_holds_up_nothing_after_it() -> None:
+    """An iteration that is to be done anew waits for no standings: a change between two later ones must not, either."""
+    inventory = Inventory()
+    inventory.begin(Regroup(2, 0, False, (RankAssignment("0/0", "0/0", "store:1"),)), toy_plan(1, 1, 1, False))
+    assert inventory.left(("", (), (), HEALTHY)) is None
+    inventory.begin_epoch(2, None)
+    assert inventory.left(("", (), (), HEALTHY)) == ANEW
 
 
 def test_losses_of_what_was_dropped_do_not_count() -> None:

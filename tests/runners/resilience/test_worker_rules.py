@@ -35,7 +35,6 @@ from rtk.runners.resilience.worker_rules import (
     JointAction,
     LeaveGroups,
     Listen,
-    MeetSurvivors,
     ReduceGradients,
     Retire,
     SavePart,
@@ -183,8 +182,7 @@ class Coordinator:
         while self._chance.random() < 0.4:
             is_skipped = self.committed in self._skipped
             terms = terms_of(self.committed, self._skipped) if self.committed >= 0 else None
-            taken = len({*range(self.committed + 1)} - self._skipped)
-            self.mail.append(Regroup(self._number, self.committed + 1, is_skipped, (), terms, taken))
+            self.mail.append(Regroup(self._number, self.committed + 1, is_skipped, (), terms))
             self._number += self._chance.random() < 0.5
         is_seated = self._chance.random() < 0.9
         self.mail.append(epoch(self._number, self.committed + 1, self._staggered, self._skipped, is_seated))
@@ -350,7 +348,7 @@ def standing(*done: int) -> Standing:
 
 def regroup(number: int, iteration: int) -> Regroup:
     terms = terms_of(iteration - 1) if iteration else None
-    return Regroup(number, iteration, False, (), terms, iteration)
+    return Regroup(number, iteration, False, (), terms)
 
 
 def test_the_course_of_a_regrouping() -> None:
@@ -367,7 +365,7 @@ def test_the_course_of_a_regrouping() -> None:
         shell.rules.supersede()
         call = regroup(2, 0)
         shell.hear(call, call)  # a coordinator that was restarted says it again
-        assert shell.did == [LeaveGroups(), Listen(), TellStanding(call), MeetSurvivors(call), Listen()]
+        assert shell.did == [LeaveGroups(), Listen(), TellStanding(call), Listen()]
         assert shell.said[-2:] == 2 * [StandingTold(2, 0, standing(0, 1))]
         shell.did.clear()
         following = replace(epoch(2, 0), rest=rest)
@@ -399,7 +397,7 @@ def test_a_step_ahead_is_undone_before_the_standing_is_told() -> None:
     shell.rules.supersede()
     assert shell.state == [0, 1]
     shell.hear(regroup(2, 1))
-    assert (shell.state, shell.did[-3:-1]) == ([0], [UndoStep(), TellStanding(regroup(2, 1))])
+    assert (shell.state, shell.did[-2:]) == ([0], [UndoStep(), TellStanding(regroup(2, 1))])
     other = Shell()
     other.hear(epoch(1, 0))
     while not other.votes():
@@ -413,5 +411,5 @@ def test_a_newcomer_that_is_told_to_regroup_says_that_it_has_nothing() -> None:
     shell = Shell(standing=Standing("1/0", None))
     call = regroup(5, 3)
     shell.hear(call, epoch(5, 3))
-    assert shell.did[:4] == [Listen(), TellStanding(call), MeetSurvivors(call), Listen()]
+    assert shell.did[:3] == [Listen(), TellStanding(call), Listen()]
     assert shell.rules.action == Connect(epoch(5, 3), 1)
