@@ -108,7 +108,7 @@ class Transfers:
     the computing thread had to wait for it; else it may have come at any time before.
 
     Args:
-        program: the lowered plan.
+        program: the lowered plan; of what is left of an iteration nothing is measured.
         rank: this one.
         names: of the workers, by rank.
         delegated: the ranks that are reached by delegates.
@@ -119,7 +119,7 @@ class Transfers:
         self, program: Program, rank: int, names: Sequence[str], delegated: Collection[int], now_s: Callable[[], float]
     ) -> None:
         self._names, self._delegated, self._now_s = names, delegated, now_s
-        self._tags = Tags(program.plan, program.rest is not None)
+        self._tags = Tags(program.plan)
         # Half their tags, which are those of any iteration, by who sends them to whom.
         self._chosen = {
             way: frozenset(self._tags.of(message, 0) // 2 for message in messages)
