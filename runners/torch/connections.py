@@ -29,7 +29,7 @@ from ...schemas.errors import RuntimeFailedError
 from ..program import RankPair
 from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep
 from .groups import PrefixStore, peer_errors
-from .rendezvous import BoardStore, in_thread, meetings
+from .rendezvous import BoardStore, in_thread, is_there, meetings
 
 # Above the tags of all messages of a program, below those of relays (detours.py); one for each time that it is used.
 GREETING_TAG, GREETINGS = 0x7D000000, 0x10000
@@ -201,7 +201,7 @@ class Connections:
             return None
         # One who has missed that message waits for us elsewhere.
         wait([expected.mesh], EXPECTED_S)
-        return expected.mesh.result() if _is_done(expected.mesh) else None
+        return expected.mesh.result() if is_there(expected.mesh) else None
 
     def _agree(self, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
         """Have a mesh of all these: the unused one, if they all have that, else a new one.
@@ -216,7 +216,7 @@ class Connections:
         if unused is not None:
             greeting = in_thread(partial(unused.greet, 2 * number + (occasion == "epoch"), places), "greeting")
             wait([greeting], GREETING_S)
-            if _is_done(greeting):
+            if is_there(greeting):
                 return unused
         store, notice = self._stores_at(places, number)(0), f"{occasion}/lacks"
         with peer_errors():
@@ -239,7 +239,7 @@ class Connections:
             if time.monotonic() > deadline_s:
                 raise RuntimeFailedError("not all workers answer over the connections that were made ahead")
             wait([greeting], GREETING_S)
-        return _is_done(greeting)
+        return is_there(greeting)
 
     def _make_ahead(self, transport: GlooTransport, number: int, places: Sequence[str], rank: int) -> None:
         """Make the mesh beside an epoch, once its groups for sums are there, which are needed earlier."""
@@ -301,8 +301,3 @@ class Connections:
         with self._lock:
             self._under_way = [*(one for one in self._under_way if not one.done()), begun]
         return begun
-
-
-def _is_done(future: "Future[Any]") -> bool:
-    """Whether it has come to something."""
-    return future.done() and future.exception() is None

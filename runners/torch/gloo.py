@@ -33,7 +33,7 @@ from .groups import (
     poison,
     wake_all,
 )
-from .rendezvous import in_thread
+from .rendezvous import in_thread, is_there
 from .transport import LostTouchError, reaching
 
 # Which process groups connect which ranks, where some pairs cannot connect.
@@ -327,7 +327,7 @@ class GlooTransport:
         if not self.is_interrupted:
             with suppress(InvalidStateError):  # by another thread, at the same time
                 self._interrupted.set_result(None)
-        sums = self._sums.result().groups if _is_there(self._sums) else []
+        sums = self._sums.result().groups if is_there(self._sums) else []
         self._end_groups([*self._pairs.groups, *sums])
 
     def close(self) -> None:
@@ -358,12 +358,8 @@ class GlooTransport:
         return self._sums.result()
 
 
-def _is_there(groups: Future[PeerGroups]) -> bool:
-    return groups.done() and groups.exception() is None
-
-
 def _drop(groups: Future[PeerGroups]) -> None:
-    if _is_there(groups):
+    if is_there(groups):
         groups.result().drop()
 
 
