@@ -48,7 +48,6 @@ class Mesh:
     """A process group that no epoch has used yet.
 
     Attributes:
-        name: the same for all in it, and of no other one.
         made: the epoch beside which it was made, or for which.
         places: the meeting places of those in it, by which they are known, in the order of their numbers.
         number: this process's.
@@ -56,7 +55,6 @@ class Mesh:
         sent: greetings that are on their way.
     """
 
-    name: str
     made: int
     places: tuple[str, ...]
     number: int
@@ -168,8 +166,7 @@ class Connections:
         )
         if apart or len(places) == 1:
             self._end(self._taken(number))  # it may hold pairs that have lost each other, and do not know it yet
-            at = self._stores_at(places, number)
-            return make(at if apart else at(0), apart=apart, sidesteps=sidesteps)
+            return make(self._stores_at(places, number), apart=apart, sidesteps=sidesteps)
         mesh = self._awaited(number, places) or self._agree("epoch", number, places, rank)
         before = self._taken(number)
         if before is not mesh:
@@ -248,10 +245,9 @@ class Connections:
             self._keep(self._make(self._stores_at(places, number)(0), "beside", number, places, rank))
 
     def _make(self, store: BoardStore, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
-        name = f"{occasion} {number}"
         make_group = self._device.factory(self._limit)
-        group = make_group(PrefixStore(f"rtk/mesh/{name}", store), rank, len(places))
-        return Mesh(name, number, tuple(places), rank, group)
+        group = make_group(PrefixStore(f"rtk/mesh/{occasion} {number}", store), rank, len(places))
+        return Mesh(number, tuple(places), rank, group)
 
     def _stores_at(self, places: Sequence[str], number: int) -> Callable[[int], BoardStore]:
         """The stores of meeting places, each connected to when it is first asked for."""

@@ -324,9 +324,8 @@ class GlooTransport:
     def interrupt(self) -> None:
         """Wake every blocked thread by closing the connections."""
         self._gate.shut()
-        if not self.is_interrupted:
-            with suppress(InvalidStateError):  # by another thread, at the same time
-                self._interrupted.set_result(None)
+        with suppress(InvalidStateError):  # it is already
+            self._interrupted.set_result(None)
         sums = self._sums.result().groups if is_there(self._sums) else []
         self._end_groups([*self._pairs.groups, *sums])
 
