@@ -265,7 +265,7 @@ class Iteration:
         number: the iteration's number.
         batch: the iteration's micro-batches by global number: pipeline k's j-th is `plan.microbatch_offset(k) + j`.
         progress: where to note what is done, so that it outlives an interruption; for what is left, what there is of it
-            (`resume.take_sums`). None: of an interrupted iteration nothing is of use.
+            (resume.py). None: of an interrupted iteration nothing is of use.
 
     Attributes:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
@@ -291,7 +291,6 @@ class Iteration:
         self._messages: dict[Message, torch.Tensor] = {}  # at hand, by boundaries
         self._own: frozenset[Message] = frozenset()  # what this rank makes for itself
         self._output: torch.Tensor | None = None
-        self._sums: StageSums | None = None  # where progress is kept
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
         self._prepare()
@@ -388,12 +387,12 @@ class Iteration:
     def _prepare(self) -> None:
         """Before anything is announced."""
         if self.progress is not None and self.rank.program.rest is not None:
-            self._sums = self.progress.sums
             self.rank.held.attach()
             self._gather(self.progress)
         else:
             self.rank.held.begin()
-            self._sums = self.progress.begin(self.rank.held) if self.progress is not None else None
+            if self.progress is not None:
+                self.progress.begin(self.rank.held)
         if self.rank.transfers is not None:
             self.rank.transfers.begin(self.number)
 
@@ -661,6 +660,11 @@ class Iteration:
         like = rank.message_like(rank.at_boundary(one.message))
         rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
+
+    @property
+    def _sums(self) -> StageSums | None:
+        """What the gradients are, where progress is kept."""
+        return None if self.progress is None else self.progress.sums
 
     @property
     def _step(self) -> Step:
