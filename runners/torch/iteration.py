@@ -271,8 +271,8 @@ class Iteration:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
         reduction_s: when the sums over gradients began and ended; None where there are none, and before they end.
         begun_s: when it was made.
-        ledger: once reduced, the micro-batches in this rank's part of the sums that were made in it, where progress is
-            kept.
+        ledger: of what is left of an iteration, once reduced: the micro-batches in this rank's part of the sums that
+            were made in it; else None.
     """
 
     def __init__(self, rank: Rank, number: int, batch: Batch, progress: IterationProgress | None = None) -> None:
@@ -283,7 +283,7 @@ class Iteration:
         self.loss: float | None = None
         self.reduction_s: tuple[float, float] | None = None
         self.begun_s = rank.now_s()
-        self.ledger: tuple[LedgerEntry, ...] = ()
+        self.ledger: tuple[LedgerEntry, ...] | None = None
         self._computed = 0
         self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}
@@ -334,9 +334,8 @@ class Iteration:
         rank, total = self.rank, self.rank.plan.total_microbatches()
         if not (self._step.everyone or rank.held.clip_norm is not None or rank.does_count):
             return Agreement(StepTerms(float(total), None, taken), self.loss, True)
-        layers = rank.plan.templates[0].stages[-1].layers[1]
         # Each number is told by one rank, so that the sum adds zeros to it: all have the same bits, however it is made.
-        told = torch.zeros(2 * total + layers, dtype=torch.float64)
+        told = torch.zeros(2 * total + rank.model_layers, dtype=torch.float64)
         for number, (loss, count) in self.losses.items():
             told[2 * number], told[2 * number + 1] = loss, count
         for layer, square in rank.held.squared_norms(rank.first_held).items():
@@ -423,8 +422,7 @@ class Iteration:
 
     def _key_of(self, message: Message) -> MessageKey:
         """By which the log knows a message, its boundary for a link."""
-        operation = Operation("F", message.pipeline, message.microbatch)
-        return message.kind, message.link, self.rank.tags.microbatch(operation)
+        return message.kind, message.link, self.rank.tags.microbatch(message)
 
     def _tag(self, message: Message) -> int:
         """By which a message is known."""
@@ -471,8 +469,7 @@ class Iteration:
         share = (layers[1] - layers[0]) / (rank.held.layers_range[1] - rank.held.layers_range[0])
         with self._timed(name, share * rank.duration_s(operation), rank.slowdown) as timed:
             self._output = message_of(self._compute(one, layers))
-        made = made_by(operation, layers, rank.model_layers)
-        if self.progress is not None and made is not None:
+        if self.progress is not None and (made := made_by(operation, layers, rank.model_layers)) is not None:
             self._keep_output(self.progress, made)
         self._computed += 1
         self._spent_s += timed.end_s - timed.start_s
@@ -586,7 +583,8 @@ class Iteration:
         held = self.rank.held
         held.gradients.require_attached()
         if self._sums is not None:
-            self.ledger = ledger_entries(self._sums.ledger)
+            if self.rank.program.rest is not None:
+                self.ledger = ledger_entries(self._sums.ledger)
             if self.rank.before_sums is not None:
                 self.rank.before_sums(self)
         if any(len(part.ranks) > 1 for part in reduction.parts):

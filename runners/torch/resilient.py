@@ -679,7 +679,7 @@ class ResilientWorker:
         learning_rate = self._held.learning_rate_after(self._rules.taken)
         return Vote(
             *(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate),
-            ledger=iteration.ledger if is_rest else None,
+            ledger=iteration.ledger,
         )
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
