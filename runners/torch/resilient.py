@@ -567,8 +567,7 @@ class ResilientWorker:
         places = {seat.place: number for number, seat in enumerate(epoch.seats)}
         sources = {places[one.source] for one in epoch.rest.copies if places[one.target] == rank}
         waits = partial(self._activity.be, "joining", "copies", sources)
-        taker = SumTaker(epoch.rest, plan_of(epoch.plan), rank, self._plane.direct, waits)
-        return taker.take(progress, held)
+        return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
         first, stop = self._held.layers_range

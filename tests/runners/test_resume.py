@@ -234,7 +234,7 @@ class Job:
                 member.progress = IterationProgress(self.limit_bytes)
             rank = self.rank(number, program, held, turns)
             if program.rest is not None:
-                SumTaker(program.rest, self.plan, number, rank.transport).take(member.progress, held)
+                SumTaker(program.rest, number, rank.transport).take(member.progress, held)
             member.held = held
             run = Iteration(rank, NUMBER, self.batch, member.progress)
             run.reduce()
