@@ -15,7 +15,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ..resilience.protocol import StepTerms
 from ..training import SharedBuffers
-from .buffers import StageBuffers, take_buffers
+from .buffers import StageBuffers, copied, take_buffers
 from .gradients import FlatGradients
 from .optimizers import OptimizerFactory as OptimizerFactory
 from .optimizers import StageOptimizer, as_tensor
@@ -336,10 +336,7 @@ class HeldStage:
         """
         if with_sums:
             before = self._kept_sums[0] if self._kept_sums is not None else []
-            copies = before or [torch.empty_like(buffer) for buffer in self.gradients.buffers]
-            for copied, buffer in zip(copies, self.gradients.buffers, strict=True):
-                copied.copy_(buffer)
-            self._kept_sums = copies, self._buffers.summed
+            self._kept_sums = copied(self.gradients.buffers, before), self._buffers.summed
         else:
             self._kept_sums = None
         kept = self._kept = self._kept or {}
