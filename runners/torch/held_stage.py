@@ -380,7 +380,7 @@ class HeldStage:
             layers: which of them; all unless given, and those that are not held are left out.
         """
         held = range(*self.layers_range)
-        return {layer: _sha256(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
+        return {layer: sha256_of(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = enumerate(self.stage.layers)
@@ -455,7 +455,8 @@ def _is_of(name: str, layers: Layers) -> bool:
     return layers[0] <= int(name.partition(".")[0]) < layers[1]
 
 
-def _sha256(state: Mapping[str, torch.Tensor]) -> str:
+def sha256_of(state: Mapping[str, torch.Tensor]) -> str:
+    """The sha256 over names and bytes of tensors, in their order."""
     digest = hashlib.sha256()
     for name, value in state.items():
         digest.update(f"{name}\0".encode())

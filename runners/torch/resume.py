@@ -4,7 +4,6 @@ What it gives up is dropped, what it keeps goes into another stage where it gets
 are copied, bit for bit, to holders that lack them, as states are (checkpoint.py).
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ import torch
 
 from ...schemas.resumption import Rest, SumCopy
 from .checkpoint import tag_of_copy
-from .held_stage import HeldStage
+from .held_stage import HeldStage, sha256_of
 from .progress import IterationProgress, StageSums
 from .transport import Transport
 
@@ -63,12 +62,10 @@ class SumTaker:
             for number, view in enumerate(_views(given.held, copy)):
                 self.transport.send(_tag(copy, number), ranks[copy.target], view)
         self._receive([(copy, ranks[copy.source]) for copy in received], sums)
-        found: dict[int, str] = {}
-        for held, copies in ((given and given.held, sent), (taken, received)):
-            found |= {layer: _sha256(held, layer) for copy in copies for layer in range(*copy.layers) if held}
+        ends = [(taken, copy) for copy in received] + [(given.held, copy) for copy in sent if given is not None]
         if sums is not given:
             progress.move_to(sums)
-        return found
+        return {layer: _sha256(held, layer) for held, copy in ends for layer in range(*copy.layers)}
 
     def _begun(self, progress: IterationProgress, taken: HeldStage, sealed: set[int]) -> StageSums:
         """The sums of another stage than before, with what goes over."""
@@ -109,7 +106,5 @@ def _tag(copy: SumCopy, number: int) -> int:
 
 
 def _sha256(held: HeldStage, layer: int) -> str:
-    digest = hashlib.sha256()
-    for view in held.gradients.of_layers((layer, layer + 1)):
-        digest.update(view.cpu().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    views = held.gradients.of_layers((layer, layer + 1))
+    return sha256_of({str(view.dtype): view for view in views})  # of each type there is one
