@@ -111,7 +111,7 @@ def both_sides(rank: Rank, rounds: int, repeats: int) -> dict[str, list[float]]:
     def side(notes: bool) -> Callable[[], float]:
         def iterate() -> float:
             begun_s = time.process_time()
-            progress = IterationProgress(0) if notes else None
+            progress = IterationProgress() if notes else None
             run = Iteration(rank, 0, [], progress)
             run.reduce()
             run.step(StepTerms(MICROBATCHES, None, 0))

@@ -4,7 +4,6 @@ A program is a straight list of instructions: compute, send, receive, all-reduce
 operation that needs the message; a runner may post them earlier. Sends never block.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +11,7 @@ from typing import Literal
 
 from ..schemas.orders import Operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
-from ..schemas.resumption import MessageKind, Rest
+from ..schemas.resumption import Rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +162,8 @@ def lower(plan: Plan, ties: Sequence[tuple[int, ...]] = ()) -> Program:
         for op in worker.operations()
         if op.kind == "F"
     }
-    everyone = plan.optimizer == "synchronous"
-    instructions = tuple(
-        (*_exchanges(plan, worker, executor, rank), reduction, Step(everyone, plan.stage_of(worker).optimizer_s))
-        for worker, reduction in zip(workers, reductions(plan, workers, ties), strict=True)
-    )
-    return Program(plan, workers, instructions)
+    exchanges = [_exchanges(plan, worker, executor, rank) for worker in workers]
+    return Program(plan, workers, _ended(plan, exchanges, reductions(plan, workers, ties)))
 
 
 def lower_rest(plan: Plan, rest: Rest, ties: Sequence[tuple[int, ...]] = ()) -> Program:
@@ -183,12 +178,19 @@ def lower_rest(plan: Plan, rest: Rest, ties: Sequence[tuple[int, ...]] = ()) -> 
     """
     workers = plan.live_workers()
     boundaries = _Boundaries(plan, workers, rest)
+    exchanges = map(boundaries.exchanges, range(len(workers)))
+    return Program(plan, workers, _ended(plan, exchanges, reductions(plan, workers, ties, rest.sealed)), rest)
+
+
+def _ended(
+    plan: Plan, exchanges: Iterable[Iterable[Instruction]], sums: Iterable[AllReduce]
+) -> tuple[tuple[Instruction, ...], ...]:
+    """What each live worker does: its operations with their exchanges, and then its part of the sums and its step."""
     everyone = plan.optimizer == "synchronous"
-    instructions = tuple(
-        (*boundaries.exchanges(number), reduction, Step(everyone, plan.stage_of(workers[number]).optimizer_s))
-        for number, reduction in enumerate(reductions(plan, workers, ties, rest.sealed))
+    return tuple(
+        (*own, reduction, Step(everyone, plan.stage_of(worker).optimizer_s))
+        for worker, own, reduction in zip(plan.live_workers(), exchanges, sums, strict=True)
     )
-    return Program(plan, workers, instructions, rest)
 
 
 def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
@@ -264,14 +266,13 @@ class _Boundaries:
     def __init__(self, plan: Plan, workers: Sequence[Worker], rest: Rest) -> None:
         self._plan, self._workers, self._rest = plan, workers, rest
         self._layers = plan.templates[0].stages[-1].layers[1]
-        self._offsets = [plan.microbatch_offset(pipeline) for pipeline in range(len(plan.pipelines))]
         self._orders = [rest.operations(number, plan) for number in range(len(workers))]
         rank = {worker.name: number for number, worker in enumerate(workers)}
         self._kept: dict[int, list[tuple[Message, int]]] = {}
         self._sources: dict[tuple[int, Message], int] = {}  # by who takes it
         self._targets: dict[tuple[int, Message], int] = {}  # by who makes it
         for one in rest.sends:
-            message = self._known(one.kind, one.microbatch, one.boundary)
+            message = Message(one.kind, *plan.microbatch_at(one.microbatch), one.boundary)
             self._kept.setdefault(rank[one.source], []).append((message, rank[one.target]))
             self._sources[rank[one.target], message] = rank[one.source]
         self._match()
@@ -293,28 +294,20 @@ class _Boundaries:
     def _match(self) -> None:
         """Find for each message that its taker neither has nor gets from a log who makes it."""
         makers = {made_by(*one[:2], self._layers): number for number, order in enumerate(self._orders) for one in order}
-        standings = {standing.worker: standing for standing in self._rest.standings}
         for number, order in enumerate(self._orders):
-            standing = standings.get(self._rest.workers[number].worker)
             own = {
-                (one.kind, one.boundary, microbatch)
-                for one in (standing.messages if standing is not None else ())
+                Message(one.kind, *self._plan.microbatch_at(microbatch), one.boundary)
+                for one in self._rest.standing_of(number).messages
                 for microbatch in one.microbatches
             }
             for one in order:
                 message = taken_by(*one[:2], self._layers)
-                if message is None or (number, message) in self._sources:
+                if message is None or message in own or (number, message) in self._sources:
                     continue
-                key = message.kind, message.link, self._offsets[message.pipeline] + message.microbatch
                 maker = makers.get(message, number)
-                if key not in own and maker != number:
+                if maker != number:
                     self._sources[number, message] = maker
                     self._targets[maker, message] = number
-
-    def _known(self, kind: MessageKind, microbatch: int, boundary: int) -> Message:
-        """A message of a global micro-batch."""
-        pipeline = bisect_right(self._offsets, microbatch) - 1
-        return Message(kind, pipeline, microbatch - self._offsets[pipeline], boundary)
 
     def _delay_s(self, message: Message, number: int, to: int) -> float:
         return self._plan.boundary_delay_s(message.pipeline, message.link, self._workers[number], self._workers[to])

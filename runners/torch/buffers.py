@@ -38,7 +38,7 @@ class StageBuffers:
     def begin(self) -> None:
         """An iteration begins; if the one before ended without a step, its traces are gone."""
         self.reset()
-        self._before = _copied(self._now(), self._before)
+        self._before = copied(self._now(), self._before)
         self._is_begun = True
 
     def reset(self) -> None:
@@ -67,7 +67,7 @@ class StageBuffers:
         Args:
             summed: as the attribute.
         """
-        self._before = _copied(self._now(), self._before)
+        self._before = copied(self._now(), self._before)
         self._is_begun, self._summed = True, set(summed)
 
     def note_summed(self, places: Iterable[int]) -> None:
@@ -123,8 +123,8 @@ class StageBuffers:
         return [getattr(module, name) for module, name in self._places]
 
 
-def _copied(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies, in the memory of `into` where that is like them."""
+def copied(values: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies, in the memory of `into` where all of that is like them."""
     if [_kind(value) for value in values] != [_kind(value) for value in into]:
         return [value.clone() for value in values]
     if into:

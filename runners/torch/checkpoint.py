@@ -321,7 +321,7 @@ def take_over(
         for copy in sent:
             state = given.state_of(copy.layers)
             for number, names in enumerate(_messages(state)):
-                transport.send(_tag(copy, number), copy.target, _packed([state[name] for name in names]))
+                transport.send(tag_of_copy(copy.layers, number), copy.target, _packed([state[name] for name in names]))
     if taken is not given:
         taken.prime_optimizer()
         if given is not None:
@@ -340,11 +340,11 @@ def _received(
 ) -> dict[str, torch.Tensor]:
     messages = _messages(likes)
     for number, names in enumerate(messages):
-        transport.post_receive(_tag(copy, number), copy.source, _packed([likes[name] for name in names]))
+        transport.post_receive(tag_of_copy(copy.layers, number), copy.source, _packed([likes[name] for name in names]))
     found: dict[str, torch.Tensor] = {}
     for number, names in enumerate(messages):
         waits()
-        packed = transport.receive(_tag(copy, number), copy.source).reshape(-1)
+        packed = transport.receive(tag_of_copy(copy.layers, number), copy.source).reshape(-1)
         parts = torch.split(packed, [likes[name].numel() for name in names])
         found |= {name: part.view_as(likes[name]) for name, part in zip(names, parts, strict=True)}
     return found
@@ -363,6 +363,6 @@ def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def _tag(copy: Copy, number: int) -> int:
-    """The tag of a copy's tensors; between two workers copies are of unlike layers."""
-    return FIRST_TAG + copy.layers[0] * 65536 + number
+def tag_of_copy(layers: Layers, number: int) -> int:
+    """The tag of a copy's tensors, below 65536 by number; between two workers copies are of unlike layers."""
+    return FIRST_TAG + layers[0] * 65536 + number

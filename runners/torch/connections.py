@@ -29,7 +29,7 @@ from ...schemas.errors import RuntimeFailedError
 from ..program import RankPair
 from .gloo import CONNECT_LIMIT, NO_LIMIT, GlooDevice, GlooTransport, PairGroups, Sidestep
 from .groups import PrefixStore, peer_errors
-from .rendezvous import BoardStore, in_thread, meetings
+from .rendezvous import BoardStore, in_thread, is_there, meetings
 
 # Above the tags of all messages of a program, below those of relays (detours.py); one for each time that it is used.
 GREETING_TAG, GREETINGS = 0x7D000000, 0x10000
@@ -48,7 +48,6 @@ class Mesh:
     """A process group that no epoch has used yet.
 
     Attributes:
-        name: the same for all in it, and of no other one.
         made: the epoch beside which it was made, or for which.
         places: the meeting places of those in it, by which they are known, in the order of their numbers.
         number: this process's.
@@ -56,7 +55,6 @@ class Mesh:
         sent: greetings that are on their way.
     """
 
-    name: str
     made: int
     places: tuple[str, ...]
     number: int
@@ -168,8 +166,7 @@ class Connections:
         )
         if apart or len(places) == 1:
             self._end(self._taken(number))  # it may hold pairs that have lost each other, and do not know it yet
-            at = self._stores_at(places, number)
-            return make(at if apart else at(0), apart=apart, sidesteps=sidesteps)
+            return make(self._stores_at(places, number), apart=apart, sidesteps=sidesteps)
         mesh = self._awaited(number, places) or self._agree("epoch", number, places, rank)
         before = self._taken(number)
         if before is not mesh:
@@ -201,7 +198,7 @@ class Connections:
             return None
         # One who has missed that message waits for us elsewhere.
         wait([expected.mesh], EXPECTED_S)
-        return expected.mesh.result() if _is_done(expected.mesh) else None
+        return expected.mesh.result() if is_there(expected.mesh) else None
 
     def _agree(self, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
         """Have a mesh of all these: the unused one, if they all have that, else a new one.
@@ -216,7 +213,7 @@ class Connections:
         if unused is not None:
             greeting = in_thread(partial(unused.greet, 2 * number + (occasion == "epoch"), places), "greeting")
             wait([greeting], GREETING_S)
-            if _is_done(greeting):
+            if is_there(greeting):
                 return unused
         store, notice = self._stores_at(places, number)(0), f"{occasion}/lacks"
         with peer_errors():
@@ -239,7 +236,7 @@ class Connections:
             if time.monotonic() > deadline_s:
                 raise RuntimeFailedError("not all workers answer over the connections that were made ahead")
             wait([greeting], GREETING_S)
-        return _is_done(greeting)
+        return is_there(greeting)
 
     def _make_ahead(self, transport: GlooTransport, number: int, places: Sequence[str], rank: int) -> None:
         """Make the mesh beside an epoch, once its groups for sums are there, which are needed earlier."""
@@ -248,10 +245,9 @@ class Connections:
             self._keep(self._make(self._stores_at(places, number)(0), "beside", number, places, rank))
 
     def _make(self, store: BoardStore, occasion: Occasion, number: int, places: Sequence[str], rank: int) -> Mesh:
-        name = f"{occasion} {number}"
         make_group = self._device.factory(self._limit)
-        group = make_group(PrefixStore(f"rtk/mesh/{name}", store), rank, len(places))
-        return Mesh(name, number, tuple(places), rank, group)
+        group = make_group(PrefixStore(f"rtk/mesh/{occasion} {number}", store), rank, len(places))
+        return Mesh(number, tuple(places), rank, group)
 
     def _stores_at(self, places: Sequence[str], number: int) -> Callable[[int], BoardStore]:
         """The stores of meeting places, each connected to when it is first asked for."""
@@ -301,8 +297,3 @@ class Connections:
         with self._lock:
             self._under_way = [*(one for one in self._under_way if not one.done()), begun]
         return begun
-
-
-def _is_done(future: "Future[Any]") -> bool:
-    """Whether it has come to something."""
-    return future.done() and future.exception() is None

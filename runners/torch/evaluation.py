@@ -87,6 +87,7 @@ def forward_only(rank: Rank, microbatches: int) -> Program:
     offsets = [plan.microbatch_offset(pipeline) for pipeline in range(len(plan.pipelines))]
 
     def is_kept(one: Instruction) -> bool:
+        """Whether it is an F of one of these micro-batches, or brings or takes an activation of one."""
         match one:
             case Compute(operation):
                 is_forward, pipeline, microbatch = operation.kind == "F", operation.pipeline, operation.microbatch

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,7 +23,7 @@ from .groups import (
     SILENCE,
     Gate,
     GroupFactory,
-    LoopTurner,
+    HashStore,
     PeerGroups,
     PrefixStore,
     ProcessGroupGloo,
@@ -33,7 +34,7 @@ from .groups import (
     poison,
     wake_all,
 )
-from .rendezvous import in_thread
+from .rendezvous import in_thread, is_there
 from .transport import LostTouchError, reaching
 
 # Which process groups connect which ranks, where some pairs cannot connect.
@@ -155,6 +156,60 @@ CONNECT_SHARE = 0.25
 CONNECT_ATTEMPTS = 5  # gloo's own number
 # Relays (detours.py) wait for messages that may never come.
 NO_LIMIT = timedelta(days=365)
+
+
+class LoopTurner:
+    """Keeps the loop of a gloo device turning, as a context, for one or several threads at a time.
+
+    Who closes a connection waits for the loop to turn, which it does when something happens to any of its connections,
+    or else every 10 ms. In here something happens all the time: this process sends itself messages.
+
+    Args:
+        make_group: makes a process group on that device.
+    """
+
+    def __init__(self, make_group: GroupFactory) -> None:
+        store = HashStore()
+        ends = [in_thread(partial(make_group, store, rank, 2), "connecting") for rank in range(2)]
+        self._ends: tuple[Any, ...] = tuple(end.result() for end in ends)
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._is_turning = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if not self._is_turning:
+                self._is_turning = True
+                threading.Thread(target=self._turn, name="turning", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+
+    def close(self) -> None:
+        """Let go of the connection; closing others takes its time again."""
+        with self._lock:
+            self._ends = ()
+
+    def end(self, groups: Iterable[Any]) -> None:
+        """Wake everybody who waits in groups on that device: in a moment, so one after the other, without threads."""
+        with self:
+            for group in groups:
+                poison(group)
+
+    def _turn(self) -> None:
+        token, room = torch.zeros(1), torch.zeros(1)
+        while True:
+            with self._lock:
+                if self._inside == 0 or not self._ends:
+                    self._is_turning = False
+                    return
+                source, target = self._ends
+            received, sent = target.recv([room], 0, 0), source.send([token], 1, 0)
+            received.wait()
+            sent.wait()
+            time.sleep(0.0003)
 
 
 class GlooDevice:
@@ -324,10 +379,9 @@ class GlooTransport:
     def interrupt(self) -> None:
         """Wake every blocked thread by closing the connections."""
         self._gate.shut()
-        if not self.is_interrupted:
-            with suppress(InvalidStateError):  # by another thread, at the same time
-                self._interrupted.set_result(None)
-        sums = self._sums.result().groups if _is_there(self._sums) else []
+        with suppress(InvalidStateError):  # it is already
+            self._interrupted.set_result(None)
+        sums = self._sums.result().groups if is_there(self._sums) else []
         self._end_groups([*self._pairs.groups, *sums])
 
     def close(self) -> None:
@@ -358,12 +412,8 @@ class GlooTransport:
         return self._sums.result()
 
 
-def _is_there(groups: Future[PeerGroups]) -> bool:
-    return groups.done() and groups.exception() is None
-
-
 def _drop(groups: Future[PeerGroups]) -> None:
-    if _is_there(groups):
+    if is_there(groups):
         groups.result().drop()
 
 

@@ -1,10 +1,8 @@
 """Process groups alike for all transports: sums over groups of ranks, waking who waits in them, and peers' errors."""
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -123,73 +121,14 @@ def poison(group: Any) -> None:
     """Wake everybody who waits in a gloo group, here and in its other ranks, and make it useless; never raises.
 
     Gloo's `abort` and `shutdown` do nothing, but a wait that expires closes the connections to all ranks of the group,
-    in their order, each in a turn of the loop of gloo's device (`LoopTurner`), whichever thread asks. A receive from a
-    rank that is gone fails without expiring, therefore every rank is tried; once all connections are closed a try
-    takes microseconds.
+    in their order, each in a turn of the loop of gloo's device (`gloo.LoopTurner`), whichever thread asks. A receive
+    from a rank that is gone fails without expiring, therefore every rank is tried; once all connections are closed a
+    try takes microseconds.
     """
     for other in range(group.size()):
         if other != group.rank():
             with suppress(RuntimeError):
                 group.recv([torch.zeros(1)], other, POISON_TAG).wait(timedelta(milliseconds=1))
-
-
-class LoopTurner:
-    """Keeps the loop of a gloo device turning, as a context, for one or several threads at a time.
-
-    Who closes a connection waits for the loop to turn, which it does when something happens to any of its connections,
-    or else every 10 ms. In here something happens all the time: this process sends itself messages.
-
-    Args:
-        make_group: makes a process group on that device.
-    """
-
-    def __init__(self, make_group: GroupFactory) -> None:
-        store, ends = HashStore(), [Future[Any](), Future[Any]()]
-        threads = [
-            threading.Thread(target=lambda rank=rank: ends[rank].set_result(make_group(store, rank, 2)), daemon=True)
-            for rank in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        self._ends: tuple[Any, ...] = tuple(end.result() for end in ends)
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._is_turning = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if not self._is_turning:
-                self._is_turning = True
-                threading.Thread(target=self._turn, name="turning", daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-
-    def close(self) -> None:
-        """Let go of the connection; closing others takes its time again."""
-        with self._lock:
-            self._ends = ()
-
-    def end(self, groups: Iterable[Any]) -> None:
-        """Wake everybody who waits in groups on that device: in a moment, so one after the other, without threads."""
-        with self:
-            for group in groups:
-                poison(group)
-
-    def _turn(self) -> None:
-        token, room = torch.zeros(1), torch.zeros(1)
-        while True:
-            with self._lock:
-                if self._inside == 0 or not self._ends:
-                    self._is_turning = False
-                    return
-                source, target = self._ends
-            received, sent = target.recv([room], 0, 0), source.send([token], 1, 0)
-            received.wait()
-            sent.wait()
-            time.sleep(0.0003)
 
 
 def abort(group: Any) -> None:
@@ -227,4 +166,4 @@ ProcessGroupGloo: Any = distributed.ProcessGroupGloo  # type: ignore[attr-define
 # A CPU build of torch has no NCCL.
 ProcessGroupNCCL: Any = getattr(distributed, "ProcessGroupNCCL", None)
 
-__all__ = ["PrefixStore", "ProcessGroupGloo", "ProcessGroupNCCL", "Store", "TCPStore"]
+__all__ = ["HashStore", "PrefixStore", "ProcessGroupGloo", "ProcessGroupNCCL", "Store", "TCPStore"]

@@ -15,7 +15,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ..resilience.protocol import StepTerms
 from ..training import SharedBuffers
-from .buffers import StageBuffers, take_buffers
+from .buffers import StageBuffers, copied, take_buffers
 from .gradients import FlatGradients
 from .optimizers import OptimizerFactory as OptimizerFactory
 from .optimizers import StageOptimizer, as_tensor
@@ -336,10 +336,7 @@ class HeldStage:
         """
         if with_sums:
             before = self._kept_sums[0] if self._kept_sums is not None else []
-            copies = before or [torch.empty_like(buffer) for buffer in self.gradients.buffers]
-            for copied, buffer in zip(copies, self.gradients.buffers, strict=True):
-                copied.copy_(buffer)
-            self._kept_sums = copies, self._buffers.summed
+            self._kept_sums = copied(self.gradients.buffers, before), self._buffers.summed
         else:
             self._kept_sums = None
         kept = self._kept = self._kept or {}
@@ -383,7 +380,7 @@ class HeldStage:
             layers: which of them; all unless given, and those that are not held are left out.
         """
         held = range(*self.layers_range)
-        return {layer: _sha256(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
+        return {layer: sha256_of(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = enumerate(self.stage.layers)
@@ -458,7 +455,8 @@ def _is_of(name: str, layers: Layers) -> bool:
     return layers[0] <= int(name.partition(".")[0]) < layers[1]
 
 
-def _sha256(state: Mapping[str, torch.Tensor]) -> str:
+def sha256_of(state: Mapping[str, torch.Tensor]) -> str:
+    """The sha256 over names and bytes of tensors, in their order."""
     digest = hashlib.sha256()
     for name, value in state.items():
         digest.update(f"{name}\0".encode())

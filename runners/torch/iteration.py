@@ -265,14 +265,14 @@ class Iteration:
         number: the iteration's number.
         batch: the iteration's micro-batches by global number: pipeline k's j-th is `plan.microbatch_offset(k) + j`.
         progress: where to note what is done, so that it outlives an interruption; for what is left, what there is of it
-            (`resume.take_sums`). None: of an interrupted iteration nothing is of use.
+            (resume.py). None: of an interrupted iteration nothing is of use.
 
     Attributes:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
         reduction_s: when the sums over gradients began and ended; None where there are none, and before they end.
         begun_s: when it was made.
-        ledger: once reduced, the micro-batches in this rank's part of the sums that were made in it, where progress is
-            kept.
+        ledger: of what is left of an iteration, once reduced: the micro-batches in this rank's part of the sums that
+            were made in it; else None.
     """
 
     def __init__(self, rank: Rank, number: int, batch: Batch, progress: IterationProgress | None = None) -> None:
@@ -283,7 +283,7 @@ class Iteration:
         self.loss: float | None = None
         self.reduction_s: tuple[float, float] | None = None
         self.begun_s = rank.now_s()
-        self.ledger: tuple[LedgerEntry, ...] = ()
+        self.ledger: tuple[LedgerEntry, ...] | None = None
         self._computed = 0
         self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}
@@ -291,7 +291,6 @@ class Iteration:
         self._messages: dict[Message, torch.Tensor] = {}  # at hand, by boundaries
         self._own: frozenset[Message] = frozenset()  # what this rank makes for itself
         self._output: torch.Tensor | None = None
-        self._sums: StageSums | None = None  # where progress is kept
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
         self._prepare()
@@ -335,9 +334,8 @@ class Iteration:
         rank, total = self.rank, self.rank.plan.total_microbatches()
         if not (self._step.everyone or rank.held.clip_norm is not None or rank.does_count):
             return Agreement(StepTerms(float(total), None, taken), self.loss, True)
-        layers = rank.plan.templates[0].stages[-1].layers[1]
         # Each number is told by one rank, so that the sum adds zeros to it: all have the same bits, however it is made.
-        told = torch.zeros(2 * total + layers, dtype=torch.float64)
+        told = torch.zeros(2 * total + rank.model_layers, dtype=torch.float64)
         for number, (loss, count) in self.losses.items():
             told[2 * number], told[2 * number + 1] = loss, count
         for layer, square in rank.held.squared_norms(rank.first_held).items():
@@ -388,12 +386,12 @@ class Iteration:
     def _prepare(self) -> None:
         """Before anything is announced."""
         if self.progress is not None and self.rank.program.rest is not None:
-            self._sums = self.progress.sums
             self.rank.held.attach()
             self._gather(self.progress)
         else:
             self.rank.held.begin()
-            self._sums = self.progress.begin(self.rank.held) if self.progress is not None else None
+            if self.progress is not None:
+                self.progress.begin(self.rank.held)
         if self.rank.transfers is not None:
             self.rank.transfers.begin(self.number)
 
@@ -424,8 +422,7 @@ class Iteration:
 
     def _key_of(self, message: Message) -> MessageKey:
         """By which the log knows a message, its boundary for a link."""
-        operation = Operation("F", message.pipeline, message.microbatch)
-        return message.kind, message.link, self.rank.tags.microbatch(operation)
+        return message.kind, message.link, self.rank.tags.microbatch(message)
 
     def _tag(self, message: Message) -> int:
         """By which a message is known."""
@@ -472,8 +469,7 @@ class Iteration:
         share = (layers[1] - layers[0]) / (rank.held.layers_range[1] - rank.held.layers_range[0])
         with self._timed(name, share * rank.duration_s(operation), rank.slowdown) as timed:
             self._output = message_of(self._compute(one, layers))
-        made = made_by(operation, layers, rank.model_layers)
-        if self.progress is not None and made is not None:
+        if self.progress is not None and (made := made_by(operation, layers, rank.model_layers)) is not None:
             self._keep_output(self.progress, made)
         self._computed += 1
         self._spent_s += timed.end_s - timed.start_s
@@ -587,7 +583,8 @@ class Iteration:
         held = self.rank.held
         held.gradients.require_attached()
         if self._sums is not None:
-            self.ledger = ledger_entries(self._sums.ledger)
+            if self.rank.program.rest is not None:
+                self.ledger = ledger_entries(self._sums.ledger)
             if self.rank.before_sums is not None:
                 self.rank.before_sums(self)
         if any(len(part.ranks) > 1 for part in reduction.parts):
@@ -661,6 +658,11 @@ class Iteration:
         like = rank.message_like(rank.at_boundary(one.message))
         rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
+
+    @property
+    def _sums(self) -> StageSums | None:
+        """What the gradients are, where progress is kept."""
+        return None if self.progress is None else self.progress.sums
 
     @property
     def _step(self) -> Step:

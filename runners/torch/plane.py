@@ -180,7 +180,14 @@ def reach(
     """
     names = [seat.worker for seat in epoch.seats]
     detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
-    inner = _gloo(connections, task, epoch, groups_of(program.instructions[rank]), rank, [*detoured, *aside])
+    inner = connections.transport(
+        epoch.epoch,
+        [seat.store for seat in epoch.seats],
+        rank,
+        groups_of(program.instructions[rank]),
+        [*detoured, *aside],
+        _sidesteps(task, epoch, rank),
+    )
     direct = _behind_links(task, inner, names, faults)
     delegated = delegated_peers(task.transport, program, rank, epoch.delegated, detoured)
     if rest is not None:
@@ -205,21 +212,13 @@ def see_everybody(task: Task, epoch: Epoch, rank: int) -> None:
     all_answer(places, task.secret, apart)
 
 
-def _gloo(
-    connections: Connections,
-    task: Task,
-    epoch: Epoch,
-    groups: set[tuple[int, ...]],
-    rank: int,
-    apart: Sequence[RankPair],
-) -> Transport:
-    """All ranks, but those apart, of which some have another network."""
-    sidesteps = {}
-    for other, network in _networks(epoch, rank).items():  # the two meet at the lower one's meeting place
+def _sidesteps(task: Task, epoch: Epoch, rank: int) -> Mapping[int, Sidestep]:
+    """How a rank reaches others on another network: the two meet at the lower one's meeting place."""
+    found = {}
+    for other, network in _networks(epoch, rank).items():
         place = epoch.seats[min(rank, other)].others[network - 1]
-        sidesteps[other] = Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))
-    places = [seat.store for seat in epoch.seats]
-    return connections.transport(epoch.epoch, places, rank, groups, apart, sidesteps)
+        found[other] = Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))
+    return found
 
 
 def _networks(epoch: Epoch, rank: int) -> Mapping[int, int]:

@@ -214,7 +214,6 @@ class IterationProgress:
     """What a worker has of one iteration.
 
     Args:
-        number: the iteration's.
         limit_bytes: how much memory messages may hold; None: any.
 
     Attributes:
@@ -222,18 +221,16 @@ class IterationProgress:
         sums: what the gradients are; None before the iteration has begun here.
     """
 
-    def __init__(self, number: int, limit_bytes: float | None = None) -> None:
-        self.number = number
+    def __init__(self, limit_bytes: float | None = None) -> None:
         self.log = MessageLog(limit_bytes)
         self.sums: StageSums | None = None
         # Micro-batches under way, in some layers: what was done last, and the loss.
         self._under_way: dict[tuple[int, Layers], tuple[Literal["F", "I"], torch.Tensor | None]] = {}
 
-    def begin(self, held: HeldStage) -> StageSums:
+    def begin(self, held: HeldStage) -> None:
         """A stage, whose gradients are 0, begins with nothing of the iteration but messages."""
         self._under_way.clear()
         self.sums = StageSums(held)
-        return self.sums
 
     def note(self, kind: Kind, microbatch: int, layers: Layers, loss: torch.Tensor | None = None) -> None:
         """An operation has ended whose gradients count.

@@ -437,7 +437,7 @@ def all_answer(
     answers = [in_thread(partial(meet, addresses[rank], secret, 0, limit), "probing") for rank in ranks]
     wait(answers, limit.total_seconds())
     for rank, answer in zip(ranks, answers, strict=True):
-        if not answer.done() or answer.exception() is not None:
+        if not is_there(answer):
             raise LostTouchError(rank, f"it does not answer at {addresses[rank]}")
 
 
@@ -530,6 +530,11 @@ def _forget_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+def is_there(future: "Future[Any]") -> bool:
+    """Whether it has come to something: it is done, and without an error."""
+    return future.done() and future.exception() is None
+
+
 def _close_result(construction: "Future[C]") -> None:
-    if construction.exception() is None:
+    if is_there(construction):
         construction.result().close()

@@ -560,12 +560,11 @@ class ResilientWorker:
     def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
         """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""
         assert epoch.rest is not None and self._plane is not None
-        progress = self._progress.setdefault(epoch.iteration, self._begin(epoch.iteration))
+        progress = self._progress_of(epoch.iteration)
         places = {seat.place: number for number, seat in enumerate(epoch.seats)}
         sources = {places[one.source] for one in epoch.rest.copies if places[one.target] == rank}
         waits = partial(self._activity.be, "joining", "copies", sources)
-        taker = SumTaker(epoch.rest, plan_of(epoch.plan), rank, self._plane.direct, waits)
-        return taker.take(progress, held)
+        return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
         first, stop = self._held.layers_range
@@ -611,8 +610,9 @@ class ResilientWorker:
             return Standing(self._task.name, layers)
         return progress.standing(self._task.name, self._held, trained_together(self._ties))
 
-    def _begin(self, iteration: int) -> IterationProgress:
-        return IterationProgress(iteration, self._task.log_memory_bytes)
+    def _progress_of(self, iteration: int) -> IterationProgress:
+        """What there is of an iteration, be it nothing."""
+        return self._progress.setdefault(iteration, IterationProgress(self._task.log_memory_bytes))
 
     def _forget_until(self, committed: int) -> None:
         """Of iterations that are committed nothing is kept."""
@@ -662,9 +662,8 @@ class ResilientWorker:
             batch.prefetch(number, rank.reads)  # of the first iteration of a plan nothing has been read
             batch.prefetch(number + 1, self._by_plan.reads)
         self._forget_until(self._rules.committed)
-        if is_rest or self._task.log_memory_bytes != 0:
-            self._progress.setdefault(number, self._begin(number))
-        iteration = Iteration(rank, number, batch(number), self._progress.get(number))
+        is_noted = is_rest or self._task.log_memory_bytes != 0
+        iteration = Iteration(rank, number, batch(number), self._progress_of(number) if is_noted else None)
         iteration.reduce()
         self._activity.be("computing", "vote")
         losses, squares = told(iteration.losses), self._held.squared_norms(self._by_plan.first_held)
@@ -676,7 +675,7 @@ class ResilientWorker:
         learning_rate = self._held.learning_rate_after(self._rules.taken)
         return Vote(
             *(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate),
-            ledger=iteration.ledger if is_rest else None,
+            ledger=iteration.ledger,
         )
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:

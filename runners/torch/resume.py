@@ -4,16 +4,14 @@ What it gives up is dropped, what it keeps goes into another stage where it gets
 are copied, bit for bit, to holders that lack them, as states are (checkpoint.py).
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from ...schemas.plan import Plan
 from ...schemas.resumption import Rest, SumCopy
-from .checkpoint import FIRST_TAG
-from .held_stage import HeldStage
+from .checkpoint import tag_of_copy
+from .held_stage import HeldStage, sha256_of
 from .progress import IterationProgress, StageSums
 from .transport import Transport
 
@@ -27,14 +25,12 @@ class SumTaker:
 
     Args:
         rest: what is left.
-        plan: the one to follow.
         rank: this one.
         transport: reaches the others, with nothing but this under way.
         waits: called before each message that is waited for.
     """
 
     rest: Rest
-    plan: Plan
     rank: int
     transport: Transport
     waits: Callable[[], None] = lambda: None
@@ -58,20 +54,18 @@ class SumTaker:
             given.unseal(sealed)
             progress.give_up(self.rest.workers[self.rank].given_up)
         sums = given if given is not None and given.held is taken else self._begun(progress, taken, sealed)
-        names = [worker.name for worker in self.plan.live_workers()]
-        sent = [copy for copy in self.rest.copies if names.index(copy.source) == self.rank]
-        received = [copy for copy in self.rest.copies if names.index(copy.target) == self.rank]
+        ranks = {worker.place: number for number, worker in enumerate(self.rest.workers)}
+        sent = [copy for copy in self.rest.copies if ranks[copy.source] == self.rank]
+        received = [copy for copy in self.rest.copies if ranks[copy.target] == self.rank]
         for copy in sent:
             assert given is not None
             for number, view in enumerate(_views(given.held, copy)):
-                self.transport.send(_tag(copy, number), names.index(copy.target), view)
-        self._receive(received, [names.index(copy.source) for copy in received], sums)
-        found: dict[int, str] = {}
-        for held, copies in ((given and given.held, sent), (taken, received)):
-            found |= {layer: _sha256(held, layer) for copy in copies for layer in range(*copy.layers) if held}
+                self.transport.send(_tag(copy, number), ranks[copy.target], view)
+        self._receive([(copy, ranks[copy.source]) for copy in received], sums)
+        ends = [(taken, copy) for copy in received] + [(given.held, copy) for copy in sent if given is not None]
         if sums is not given:
             progress.move_to(sums)
-        return found
+        return {layer: _sha256(held, layer) for held, copy in ends for layer in range(*copy.layers)}
 
     def _begun(self, progress: IterationProgress, taken: HeldStage, sealed: set[int]) -> StageSums:
         """The sums of another stage than before, with what goes over."""
@@ -81,8 +75,9 @@ class SumTaker:
             sums.take_over(progress.sums, sealed)
         return sums
 
-    def _receive(self, copies: Sequence[SumCopy], sources: Sequence[int], sums: StageSums) -> None:
-        expected = [(copy, source, _views(sums.held, copy)) for copy, source in zip(copies, sources, strict=True)]
+    def _receive(self, copies: Sequence[tuple[SumCopy, int]], sums: StageSums) -> None:
+        """Have copies, each from a rank."""
+        expected = [(copy, source, _views(sums.held, copy)) for copy, source in copies]
         for copy, source, views in expected:
             for number, view in enumerate(views):
                 self.transport.post_receive(_tag(copy, number), source, view)
@@ -95,11 +90,9 @@ class SumTaker:
         self.transport.flush()
         for view, value in found:
             view.copy_(value.view_as(view))
-        for copy in copies:
+        for copy, _ in copies:
             sums.held.note_summed(copy.layers)
-        sums.seal(
-            [layer for copy in copies for layer in range(*copy.layers)], [tie for copy in copies for tie in copy.ties]
-        )
+            sums.seal(range(*copy.layers), copy.ties)
 
 
 def _views(held: HeldStage, copy: SumCopy) -> list[torch.Tensor]:
@@ -109,12 +102,9 @@ def _views(held: HeldStage, copy: SumCopy) -> list[torch.Tensor]:
 
 
 def _tag(copy: SumCopy, number: int) -> int:
-    """The tag of a copy's tensors; between two workers copies are of unlike layers."""
-    return FIRST_TAG + copy.layers[0] * 65536 + FIRST_NUMBER + number
+    return tag_of_copy(copy.layers, FIRST_NUMBER + number)
 
 
 def _sha256(held: HeldStage, layer: int) -> str:
-    digest = hashlib.sha256()
-    for view in held.gradients.of_layers((layer, layer + 1)):
-        digest.update(view.cpu().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    views = held.gradients.of_layers((layer, layer + 1))
+    return sha256_of({str(view.dtype): view for view in views})  # of each type there is one

@@ -79,17 +79,16 @@ class Tags:
 
     def of(self, message: Message, iteration: int) -> int:
         """The tag of a message in an iteration."""
-        number = self._offsets[message.pipeline] + message.microbatch
-        parts = 2 * (number * self._places + message.link) + (message.kind == "gradient")
+        parts = 2 * (self.microbatch(message) * self._places + message.link) + (message.kind == "gradient")
         return self._first + 2 * parts + iteration % 2
 
     def of_evaluation(self, message: Message, turn: int) -> int:
         """The tag of an activation of held-out data, unlike all others, and those of the turn before and after."""
         return 4 * self._total * self._links + self.of(message, turn)
 
-    def microbatch(self, operation: Operation) -> int:
-        """The global number of the micro-batch that an operation works on."""
-        return self._offsets[operation.pipeline] + operation.microbatch
+    def microbatch(self, one: Operation | Message) -> int:
+        """The global number of the micro-batch that an operation works on, or whose message it is."""
+        return self._offsets[one.pipeline] + one.microbatch
 
 
 # What a worker measures of its messages: when some of them were handed over, and when others had arrived.
@@ -108,7 +107,7 @@ class Transfers:
     the computing thread had to wait for it; else it may have come at any time before.
 
     Args:
-        program: the lowered plan.
+        program: the lowered plan; of what is left of an iteration nothing is measured.
         rank: this one.
         names: of the workers, by rank.
         delegated: the ranks that are reached by delegates.
@@ -119,7 +118,7 @@ class Transfers:
         self, program: Program, rank: int, names: Sequence[str], delegated: Collection[int], now_s: Callable[[], float]
     ) -> None:
         self._names, self._delegated, self._now_s = names, delegated, now_s
-        self._tags = Tags(program.plan, program.rest is not None)
+        self._tags = Tags(program.plan)
         # Half their tags, which are those of any iteration, by who sends them to whom.
         self._chosen = {
             way: frozenset(self._tags.of(message, 0) // 2 for message in messages)

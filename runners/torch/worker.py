@@ -145,6 +145,7 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
     plan_digest, cores = digest(task.plan), cores_here()
 
     def hello(proof: str, returning: Returning | None) -> Hello:
+        """With `proof` of the job's secret; `returning`: what it knows of the job, where it has been in it before."""
         return Hello(
             proof=proof,
             worker=task.name,

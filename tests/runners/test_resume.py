@@ -203,12 +203,12 @@ class Job:
                 held = self.build(worker)
             if program.rest is None:
                 held.reset()
-                member.progress = IterationProgress(NUMBER, self.limit_bytes)
+                member.progress = IterationProgress(self.limit_bytes)
             elif member.progress is None:
-                member.progress = IterationProgress(NUMBER, self.limit_bytes)
+                member.progress = IterationProgress(self.limit_bytes)
             rank = self.rank(number, program, held, turns)
             if program.rest is not None:
-                SumTaker(program.rest, self.plan, number, rank.transport).take(member.progress, held)
+                SumTaker(program.rest, number, rank.transport).take(member.progress, held)
             member.held = held
             run = Iteration(rank, NUMBER, self.batch, member.progress)
             run.reduce()
