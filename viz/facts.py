@@ -108,15 +108,21 @@ def lost_of(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.boo
     Where the iteration was gone on with, all other spans of it count.
     """
     lost = np.zeros(len(columns), dtype=bool)
+    resumed_s = resumed_at_s(columns)
+    for epoch_s, iteration in epochs_of(columns):
+        broken_off = (columns.start_s < epoch_s) & (columns.iteration >= iteration)
+        lost |= broken_off & _done_again(columns, epoch_s) if epoch_s in resumed_s else broken_off
+    return lost
+
+
+def epochs_of(columns: TimelineColumns) -> Iterator[tuple[float, int]]:
+    """When each epoch in which something is computed began, in s, ascending, and the iteration that was next in it."""
     # Steps may follow the commit with which an epoch ends.
     computed_s, iterations = columns.start_s[columns.is_computed], columns.iteration[columns.is_computed]
-    resumed_s = resumed_at_s(columns)
-    for event in columns.events:
-        later = iterations[computed_s >= event.time_s] if event.kind == "epoch" else iterations[:0]
+    for epoch_s in sorted(event.time_s for event in columns.events if event.kind == "epoch"):
+        later = iterations[computed_s >= epoch_s]
         if len(later):
-            broken_off = (columns.start_s < event.time_s) & (columns.iteration >= later.min())
-            lost |= broken_off & _done_again(columns, event.time_s) if event.time_s in resumed_s else broken_off
-    return lost
+            yield epoch_s, int(later.min())
 
 
 def resumed_at_s(columns: TimelineColumns) -> frozenset[float]:
@@ -257,20 +263,25 @@ def order_of(event: Event) -> int:
     return _CONSEQUENCES.get(event.kind, 0)
 
 
+def words_of_event(event: Event) -> str:
+    """What happened, and to whom: `failure 1/0: connection closed`."""
+    who = f" {event.worker}" if event.worker else ""
+    return f"{event.kind}{who}" + (f": {event.message}" if event.message else "")
+
+
 def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None) -> tuple[Mark, ...]:
     """Events of all timelines, and of a single one the beginnings of its iterations; none after `until_s`."""
     marks = []
     for label, columns in timelines:
         # Sorting is stable: only what follows from other events of a moment moves behind them.
         for event in sorted(columns.events, key=lambda event: (event.time_s, order_of(event))):
-            where = f" {event.worker}" if event.worker else ""
-            what = f"{event.kind}{where}" + (f": {event.message}" if event.message else "")
+            what = words_of_event(event)
             if event.time_s < 0:
                 what += f" ({print_time(-event.time_s)} before the first operation)"
             said = f"{label}: {what}" if len(timelines) > 1 else what
             marks.append(Mark(max(event.time_s, 0), (said,), is_event=True))
     if len(timelines) == 1:
-        numbers, starts_s, _ = _iterations(timelines[0][1])
+        numbers, starts_s, _ = iterations_of(timelines[0][1])
         begun = zip(numbers, starts_s, strict=True) if len(numbers) > 1 else ()
         marks += [Mark(start_s, (f"iteration {number}",), is_event=False) for number, start_s in begun]
     merged: list[Mark] = []  # events of one moment are one mark: a failure and the epoch that it leads to
@@ -285,7 +296,7 @@ def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None)
     return tuple(merged)
 
 
-def _iterations(columns: TimelineColumns) -> tuple[list[int], list[float], list[float]]:
+def iterations_of(columns: TimelineColumns) -> tuple[list[int], list[float], list[float]]:
     """The iterations in ascending order, with the first start and the last end of each."""
     if len(columns) and columns.iteration.min() == columns.iteration.max():
         return [int(columns.iteration[0])], [float(columns.start_s.min())], [float(columns.end_s.max())]
@@ -314,7 +325,7 @@ def facts_of(label: str, timeline: Drawable) -> str:
     there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(columns))
     bubbles = 1 - busy_s / there_s if there_s > 0 else 0.0
     paced = " · paced (operations stretched to the plan's durations)" if columns.paced else ""
-    numbers, starts_s, ends_s = _iterations(columns)
+    numbers, starts_s, ends_s = iterations_of(columns)
     if len(numbers) == 1:
         pace = f"makespan {print_time(makespan_s)} (one iteration)"
     else:
