@@ -169,13 +169,14 @@ def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
         each was true for a moment, so the largest value of all is the worker's peak.
     """
     numbers = {name: number for number, name in enumerate(columns.names)}
-    lost = lost_of(columns) if any(event.kind == "resume" for event in columns.events) else np.zeros(len(columns), bool)
+    resumed_s = resumed_at_s(columns)
+    lost = lost_of(columns) if resumed_s else np.zeros(len(columns), dtype=bool)
     order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
     rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
     for memory in columns.workers:
         if memory.activation_bytes > 0:
             own = rows[numbers[memory.worker]] if memory.worker in numbers else order[:0]
-            yield memory.worker, _steps(columns, own, memory, lost)
+            yield memory.worker, _steps(columns, own, memory, lost, resumed_s)
 
 
 def peak_bytes(points: Points) -> float:
@@ -188,6 +189,7 @@ def _steps(
     rows: "np.ndarray[tuple[int], np.dtype[np.int64]]",
     sizes: WorkerMemory,
     lost: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+    resumed_s: frozenset[float],
 ) -> Points:
     # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
     whole: set[tuple[int, int, int, bool]] = set()
@@ -200,7 +202,6 @@ def _steps(
         zip(own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), strict=True)
     )
     in_vain = {one for one, is_lost in zip(microbatches, lost[rows].tolist(), strict=True) if is_lost}
-    resumed_s = resumed_at_s(columns)
     nobody = -1, -1, -1, False
     changes = [(event.time_s, "drop", nobody) for event in columns.events if event.kind == "epoch"]
     changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
