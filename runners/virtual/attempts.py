@@ -74,8 +74,7 @@ class IterationAttempt:
         stage, end_s = plan.stage_of(worker), self.cuts_s[rank]
         self.added[rank] = []
         for number, layers in work.halves:
-            pipeline = max(k for k in range(len(plan.pipelines)) if plan.microbatch_offset(k) <= number)
-            one = Compute(Operation("W", pipeline, number - plan.microbatch_offset(pipeline)), layers)
+            one = Compute(Operation("W", *plan.microbatch_at(number)), layers)
             start_s, end_s = end_s, end_s + seconds_of(one, stage, worker)
             name = name_of_operation(one, worker.pipeline, stage)
             self.added[rank].append(Span(worker.name, name, start_s, end_s, self.iteration))

@@ -57,6 +57,7 @@ from ..resilience.events import (
     timeline_events,
 )
 from ..resilience.events import Event as RulesEvent
+from ..resilience.membership import layers_of
 from ..resilience.protocol import (
     Commit,
     End,
@@ -541,7 +542,7 @@ class _World:
             return
         for run in self.act.runs:
             if run.iteration >= len(self.committed_s):
-                run.cuts_s = [min(cut_s, self.now_s) if math.isinf(cut_s) else cut_s for cut_s in run.cuts_s]
+                run.cuts_s = [self.now_s if math.isinf(cut_s) else cut_s for cut_s in run.cuts_s]
         for actor in self.act.actors:
             if actor.died_s > self.now_s and actor.dies_by is not None and actor.dies_by.iteration is not None:
                 actor.lives_on()
@@ -558,7 +559,7 @@ class _World:
         rest = act.message.rest
         for rank, (actor, worker) in enumerate(zip(act.actors, act.plan.live_workers(), strict=True)):
             if rest is not None:
-                actor.work = actor.work.resumed(rest, act.plan, rank, actor.rules.layers)
+                actor.work = actor.work.resumed(rest, act.plan, rank)
             actor.rules.go_on()
             actor.rules.go_on(Ready(act.message.epoch, act.plan.stage_of(worker).layers))
             self._carry_on(actor)
@@ -597,7 +598,7 @@ class _World:
 
     def _expect_words(self, act: EpochState, run: IterationAttempt) -> None:
         """What workers are to say of an iteration while it is executed."""
-        last = act.plan.templates[0].stages[-1].layers[1]
+        last = layers_of(act.plan)
         for rank, ready_s in enumerate(run.execution.ready_s):
             has_losses = act.plan.stage_of(run.program.workers[rank]).layers[1] == last
             if self.resume is not None and has_losses and math.isfinite(ready_s):
