@@ -202,6 +202,7 @@ class _Machine:
     done_s: float = math.inf
 
     def held_bytes(self, stage: Stage) -> float:
+        """What it holds now of activations, and of what W needs."""
         return self.whole * stage.activation_bytes + self.stashed * stage.weight_stash_bytes
 
 
