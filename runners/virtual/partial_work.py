@@ -167,8 +167,8 @@ class _Work:
         kinds = {one.kind for one in worker.operations()}
         self._splits = bool(kinds & {"I", "W"}) if before.splits is None and kinds else before.splits
         self._ledger = {layer: set(own) for layer, own in before.ledger.items()}
-        self._halves: set[tuple[int, Layers]] = set()  # whose I is in the sums, and whose W is not
-        self._stashes = dict(before.stashes)
+        # Micro-batches under way, in some layers: what was done last.
+        self._under_way = {(number, self._own): after for number, after in before.stashes.items()}
         self.messages = dict.fromkeys(before.messages)
         self._losses = set(before.losses)
         self.sealed = set(before.sealed)
@@ -177,23 +177,17 @@ class _Work:
         """An operation is done."""
         kind, pipeline, microbatch = one.operation
         number = self._plan.microbatch_offset(pipeline) + microbatch
-        first, stop = one.layers or self._own
+        layers = one.layers or self._own
         for exchanged in (taken_by, made_by):
-            message = exchanged(one.operation, (first, stop), self._layers)
+            message = exchanged(one.operation, layers, self._layers)
             if message is not None:
                 self.messages[message.kind, message.link, number] = None
         if not one.accumulates:
             return
-        if kind in "WB":
-            self._add(number, (first, stop))
-        elif (first, stop) == self._own:
-            self._stashes[number] = kind  # type: ignore[assignment]
-        elif kind == "I":
-            self._halves.add((number, (first, stop)))
-
-    def _add(self, number: int, layers: Layers) -> None:
-        self._stashes.pop(number, None)
-        self._halves.discard((number, layers))
+        if kind == "F" or kind == "I":
+            self._under_way[number, layers] = kind
+            return
+        self._under_way.pop((number, layers), None)
         for layer in range(*layers):
             self._ledger.setdefault(layer, set()).add(number)
         if layers[1] == self._layers:
@@ -205,7 +199,7 @@ class _Work:
             splits=self._splits,
             ledger={layer: frozenset(own) for layer, own in self._ledger.items()},
             sealed=frozenset(self.sealed),
-            stashes=dict(self._stashes),
-            halves=tuple(sorted(self._halves)),
+            stashes={number: last for (number, layers), last in self._under_way.items() if layers == self._own},
+            halves=tuple(sorted(key for key, last in self._under_way.items() if last == "I" and key[1] != self._own)),
             losses=frozenset(self._losses),
         )
