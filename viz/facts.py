@@ -105,13 +105,19 @@ def _without_place(
 def lost_of(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Whether each span was done in vain: an epoch broke its iteration off, and it was executed again.
 
-    Where the iteration was gone on with, all other spans of it count.
+    Where the iteration was gone on with, that is what was begun again after the epoch, and all other spans of it count.
+    What was run again for a message alone leaves what was there as it is.
     """
     lost = np.zeros(len(columns), dtype=bool)
     resumed_s = resumed_at_s(columns)
+    if resumed_s:
+        piece = _pieces(columns)
+        begins = ((columns.kind == 0) | ~columns.is_computed) & ~columns.is_again
     for epoch_s, iteration in epochs_of(columns):
         broken_off = (columns.start_s < epoch_s) & (columns.iteration >= iteration)
-        lost |= broken_off & _done_again(columns, epoch_s) if epoch_s in resumed_s else broken_off
+        if epoch_s in resumed_s:
+            broken_off &= np.isin(piece, piece[begins & (columns.start_s >= epoch_s)])
+        lost |= broken_off
     return lost
 
 
@@ -132,21 +138,13 @@ def resumed_at_s(columns: TimelineColumns) -> frozenset[float]:
     return frozenset(epochs_s[number - 1] for number in np.searchsorted(epochs_s, list(told_s), side="right") if number)
 
 
-def _done_again(columns: TimelineColumns, epoch_s: float) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Whether each span's micro-batch was begun again at its stage after an epoch; a sum or a step, at its worker.
-
-    What was run again for a message alone leaves what was there as it is.
-    """
+def _pieces(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """A number for each span's micro-batch, at its stage, in its iteration; for a sum or a step, at its worker."""
     stage = columns.places[columns.worker, 1]
     cell = np.where(columns.is_computed, columns.pipeline, -1 - columns.worker)
     what = np.where(columns.is_computed, columns.microbatch, columns.kind)
-    _, key = np.unique(np.stack((columns.iteration, cell, what, stage), axis=1), axis=0, return_inverse=True)
-    key = key.reshape(-1)
-    begins = (columns.kind == 0) | ~columns.is_computed
-    again: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isin(
-        key, key[(columns.start_s >= epoch_s) & begins & ~columns.is_again]
-    )
-    return again
+    _, piece = np.unique(np.stack((columns.iteration, cell, what, stage), axis=1), axis=0, return_inverse=True)
+    return piece.reshape(-1)
 
 
 def memory_curves(timeline: Drawable) -> dict[str, Points]:
