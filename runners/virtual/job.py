@@ -57,7 +57,6 @@ from ..resilience.events import (
     timeline_events,
 )
 from ..resilience.events import Event as RulesEvent
-from ..resilience.membership import layers_of
 from ..resilience.protocol import (
     Commit,
     End,
@@ -598,10 +597,8 @@ class _World:
 
     def _expect_words(self, act: EpochState, run: IterationAttempt) -> None:
         """What workers are to say of an iteration while it is executed."""
-        last = layers_of(act.plan)
         for rank, ready_s in enumerate(run.execution.ready_s):
-            has_losses = act.plan.stage_of(run.program.workers[rank]).layers[1] == last
-            if self.resume is not None and has_losses and math.isfinite(ready_s):
+            if self.resume is not None and run.has_losses(rank) and math.isfinite(ready_s):
                 self._at(run.start_s + ready_s, _SAYS, partial(self._tell_losses, act, run, rank))
         for rank, reduced_s in enumerate(run.execution.reduced_s):
             if math.isfinite(reduced_s):
@@ -625,9 +622,10 @@ class _World:
                 names = [actor.name for actor in run.actors]
                 seen = measured(run.staging, run.execution, rank, names, run.iteration, run.start_s)
             vote = Vote(act.message.epoch, run.iteration, True, numbers, measured=seen)
-            if self.resume is not None:
+            is_rest = run.program.rest is not None
+            if self.resume is not None and (is_rest or run.has_losses(rank)):
                 work = run.work(rank)
-                ledger = None if run.program.rest is None else ledger_entries(work.ledger)
+                ledger = ledger_entries(work.ledger) if is_rest else None
                 vote = replace(vote, losses=losses_of(work), ledger=ledger)
             process.rules.go_on(vote)
             self._carry_on(process)
