@@ -1,14 +1,11 @@
 """`rtk explain`: why a plan takes as long as it does, and what would help most; or what came of failures."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .console import Common, grouped, print_json
-
-if TYPE_CHECKING:
-    from ..schemas.resumption import Resumption
 
 
 @grouped
@@ -36,35 +33,30 @@ def command(
 
 def _explained(path: str) -> tuple[dict[str, Any], str]:
     """What there is to say of a file, as a tree and in words."""
-    from ..schemas.documents import parse_document, sniff_format
-    from ..schemas.files import read_bytes, source_of
+    from ..schemas.documents import read_one_of
+    from ..schemas.files import source_of
     from ..schemas.plan import Plan
     from ..schemas.resumption import Resumption
     from ..schemas.timeline import Timeline
 
-    data, source = read_bytes(path), source_of(path)
-    match sniff_format(data, source):
-        case Resumption.FORMAT:
-            return _of_resumption(parse_document(data, Resumption, source), source)
-        case Timeline.FORMAT:
+    match read_one_of(path, Plan, Resumption, Timeline):
+        case Resumption() as resumption:
+            from ..planners.explain.resumed import explain_resumption, words_of_resumption
+            from ..schemas.check_rest import require_valid_resumption
+
+            require_valid_resumption(resumption, source_of(path))
+            rest = explain_resumption(resumption)
+            return asdict(rest), words_of_resumption(rest)
+        case Timeline() as timeline:
             from ..viz.recoveries import recoveries_of, words_of_recoveries
 
-            recoveries = recoveries_of(parse_document(data, Timeline, source))
+            recoveries = recoveries_of(timeline)
             return {"recoveries": [asdict(one) for one in recoveries]}, words_of_recoveries(recoveries)
-    from ..planners.explain.explain import explain
-    from ..planners.explain.words import words_of_explanation
-    from ..schemas.check import require_valid
+        case plan:
+            from ..planners.explain.explain import explain
+            from ..planners.explain.words import words_of_explanation
+            from ..schemas.check import require_valid
 
-    made = parse_document(data, Plan, source)
-    require_valid(made, source)
-    explanation = explain(made)
-    return asdict(explanation), words_of_explanation(explanation, made)
-
-
-def _of_resumption(resumption: "Resumption", source: str) -> tuple[dict[str, Any], str]:
-    from ..planners.explain.resumed import explain_resumption, words_of_resumption
-    from ..schemas.check_rest import require_valid_resumption
-
-    require_valid_resumption(resumption, source)
-    explanation = explain_resumption(resumption)
-    return asdict(explanation), words_of_resumption(explanation)
+            require_valid(plan, source_of(path))
+            explanation = explain(plan)
+            return asdict(explanation), words_of_explanation(explanation, plan)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ..planners.scheduling.solve import Effort
     from ..schemas.conditions import LinkPlace
     from ..schemas.plan import Place, Plan, Prediction
-    from ..schemas.resumption import Resumption
 
 
 @dataclass(frozen=True)
@@ -174,19 +173,6 @@ def _wrong(option: str, value: str, fix: str) -> InvalidInputError:
 ProfileOption = Annotated[
     str | None, typer.Option("--profile", help="Refuse the plan unless it was made from this profile.")
 ]
-
-
-def read_plan_or_resumption(path: str) -> "Plan | Resumption":
-    """Read a plan, or a resumption where the file says that it is one."""
-    from ..schemas.documents import parse_document, sniff_format
-    from ..schemas.files import read_bytes
-    from ..schemas.plan import Plan
-    from ..schemas.resumption import Resumption
-
-    data, source = read_bytes(path), source_of(path)
-    if sniff_format(data, source) == Resumption.FORMAT:
-        return parse_document(data, Resumption, source)
-    return parse_document(data, Plan, source)
 
 
 def read_valid_plan(path: str, profile: str | None = None) -> "Plan":

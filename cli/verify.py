@@ -71,10 +71,12 @@ def is_atlas(path: str) -> bool:
 
 def _read(path: str) -> Iterator[tuple[str, "Plan | Resumption"]]:
     """A file's plan or resumption, or the plans that an atlas is for, made again; and what each is called."""
-    from .options import read_plan_or_resumption
+    from ..schemas.documents import read_one_of
+    from ..schemas.plan import Plan
+    from ..schemas.resumption import Resumption
 
     if not is_atlas(path):
-        yield source_of(path), read_plan_or_resumption(path)
+        yield source_of(path), read_one_of(path, Plan, Resumption)
         return
     from ..planners.plain.slipstream import plan_from_atlas  # takes longer to load than most plans to be checked
     from ..planners.slipstream.atlas_folder import read_atlas

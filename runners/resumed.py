@@ -10,11 +10,11 @@ from ..schemas.documents import digest
 from ..schemas.orders import Kind, Operation
 from ..schemas.plan import Plan
 from ..schemas.quantities import print_time
-from ..schemas.resumption import Rest, RestOperation, Resumption, print_rest_operation
+from ..schemas.resumption import Rest, Resumption, print_rest_operation
 from ..schemas.text import counted
 from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
-from .program import lower_rest
-from .simulator import execute
+from .program import Compute, lower_rest
+from .simulator import execute, name_of_operation, seconds_of
 
 # What has been done of a micro-batch under way, and of one whose gradients are summed, split or not.
 _UNDER_WAY: dict[str, tuple[Kind, ...]] = {"F": ("F",), "I": ("F", "I")}
@@ -89,10 +89,8 @@ def _kept(plan: Plan, rest: Rest, number: int) -> Iterator[tuple[str, float]]:
     under_way = rest.taken_up(number, plan).items()
     pieces += [(m, stage.layers, kind) for m, after in sorted(under_way) for kind in _UNDER_WAY[after]]
     for microbatch, layers, kind in pieces:
-        share = (layers[1] - layers[0]) / (stage.layers[1] - stage.layers[0])
-        own = RestOperation(Operation(kind, *plan.microbatch_at(microbatch)), layers)
-        token = print_rest_operation(own, worker.pipeline, stage.layers)
-        yield token, stage.duration_s(kind) * share * (worker.slowdown or 1.0)
+        one = Compute(Operation(kind, *plan.microbatch_at(microbatch)), layers)
+        yield name_of_operation(one, worker.pipeline, stage), seconds_of(one, stage, worker)
 
 
 def _events(rest: Rest, plan: Plan, begin_s: float) -> Iterator[Event]:

@@ -8,6 +8,7 @@ messages that workers have kept leave at time 0; and what was under way before t
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
-from ..schemas.orders import Kind, print_operation
+from ..schemas.orders import print_operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
 from ..schemas.resumption import RestOperation, print_rest_operation
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
@@ -201,6 +202,7 @@ class _Machine:
     done_s: float = math.inf
 
     def held_bytes(self, stage: Stage) -> float:
+        """What it holds now of activations, and of what W needs."""
         return self.whole * stage.activation_bytes + self.stashed * stage.weight_stash_bytes
 
 
@@ -222,10 +224,10 @@ class _Clock:
         self.cuts = cuts or {}
         self.machines = [_Machine(*pair) for pair in zip(program.workers, program.instructions, strict=True)]
         if program.rest is not None:
-            for machine in self.machines:
-                stage = self.plan.stage_of(machine.worker)
-                machine.whole, machine.stashed = kept_at_first(machine.instructions, stage)
-                machine.peak_bytes = machine.held_bytes(stage)
+            for rank, machine in enumerate(self.machines):
+                begun = Counter(program.rest.taken_up(rank, self.plan).values())
+                machine.whole, machine.stashed = begun["F"], begun["I"]
+                machine.peak_bytes = machine.held_bytes(self.plan.stage_of(machine.worker))
                 machine.gone = forwards_alone(machine.instructions)
         self.streams = streams
         self.jitter = jitter
@@ -424,23 +426,6 @@ def name_of_operation(one: Compute, pipeline: int, stage: Stage) -> str:
         return print_operation(one.operation, pipeline)
     rest = RestOperation(one.operation, one.layers or stage.layers, one.accumulates)
     return print_rest_operation(rest, pipeline, stage.layers)
-
-
-def kept_at_first(instructions: Sequence[Instruction], stage: Stage) -> tuple[float, float]:
-    """How many micro-batches' activations, and how many stashes for W, a worker has before its first operation.
-
-    Their F, or their I, is not among what is left, but what follows on it is.
-    """
-    held = {"F": 0.0, "I": 0.0}
-    begun: set[Compute] = set()
-    for one in instructions:
-        if isinstance(one, Compute):
-            kind: Kind = "I" if one.operation.kind == "W" else "F"
-            before = replace(one, operation=one.operation._replace(kind=kind))
-            if one.operation.kind != "F" and before not in begun:
-                held[kind] += share_of(one, stage)
-            begun.add(one)
-    return held["F"], held["I"]
 
 
 def forwards_alone(instructions: Sequence[Instruction]) -> frozenset[Compute]:

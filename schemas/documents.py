@@ -73,7 +73,11 @@ def parse_document(data: bytes, kind: type[D], source: str) -> D:
     A file of format version 1.0 may hold only keys that are known; one of a later 1.x may hold others, which are
     ignored with a warning; another major version is refused.
     """
-    tree = _parse_json(data, source)
+    return _document_of(_parse_json(data, source), kind, source)
+
+
+def _document_of(tree: Any, kind: type[D], source: str) -> D:
+    """Validate the JSON tree of one document."""
     if not isinstance(tree, dict):
         raise InvalidInputError("the document is not a JSON object", where=f"{source}, /")
     if tree.get("format") != kind.FORMAT:
@@ -100,9 +104,28 @@ def parse_document(data: bytes, kind: type[D], source: str) -> D:
     return document
 
 
+def read_one_of(path: str, *kinds: type[Any]) -> Any:
+    """Read a document of one of several kinds, by what the file says that it is.
+
+    Args:
+        path: as of `read_document`.
+        kinds: classes of documents; the first is meant where the file says something else.
+
+    Raises:
+        InvalidInputError: as of `read_document`.
+    """
+    source = source_of(path)
+    tree = _parse_json(read_bytes(path), source)
+    known = {kind.FORMAT: kind for kind in kinds}
+    return _document_of(tree, known.get(_format_of(tree) or "", kinds[0]), source)
+
+
 def sniff_format(data: bytes, source: str) -> str | None:
     """The `format` a JSON document names, None where it names none."""
-    tree = _parse_json(data, source)
+    return _format_of(_parse_json(data, source))
+
+
+def _format_of(tree: Any) -> str | None:
     name = tree.get("format") if isinstance(tree, dict) else None
     return name if isinstance(name, str) else None
 

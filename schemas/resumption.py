@@ -19,6 +19,7 @@ from .orders import SUFFIX, TOKEN, Kind, Operation, print_operation
 from .plan import Layers, Plan, Planner
 
 MessageKind = Literal["activation", "gradient"]
+MessageKey = tuple[MessageKind, int, int]  # a message: its kind, its boundary and its global micro-batch
 
 # What a worker has of an iteration that is under way.
 
@@ -133,8 +134,8 @@ def stashes_of(after: Mapping[int, Literal["F", "I"]]) -> tuple[Stash, ...]:
     return tuple(Stash(kind, numbers) for kind, numbers in own if numbers)
 
 
-def held_messages(messages: Iterable[tuple[MessageKind, int, int]]) -> tuple[HeldMessages, ...]:
-    """Messages, each by its kind, its boundary and its global micro-batch, as a standing has them."""
+def held_messages(messages: Iterable[MessageKey]) -> tuple[HeldMessages, ...]:
+    """Messages as a standing has them."""
     held: dict[tuple[MessageKind, int], set[int]] = {}
     for kind, boundary, number in messages:
         held.setdefault((kind, boundary), set()).add(number)

@@ -105,18 +105,30 @@ def _without_place(
 def lost_of(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Whether each span was done in vain: an epoch broke its iteration off, and it was executed again.
 
-    Where the iteration was gone on with, all other spans of it count.
+    Where the iteration was gone on with, that is what was begun again after the epoch, and all other spans of it count.
+    What was run again for a message alone leaves what was there as it is.
     """
     lost = np.zeros(len(columns), dtype=bool)
+    resumed_s = resumed_at_s(columns)
+    if resumed_s:
+        piece = _pieces(columns)
+        begins = ((columns.kind == 0) | ~columns.is_computed) & ~columns.is_again
+    for epoch_s, iteration in epochs_of(columns):
+        broken_off = (columns.start_s < epoch_s) & (columns.iteration >= iteration)
+        if epoch_s in resumed_s:
+            broken_off &= np.isin(piece, piece[begins & (columns.start_s >= epoch_s)])
+        lost |= broken_off
+    return lost
+
+
+def epochs_of(columns: TimelineColumns) -> Iterator[tuple[float, int]]:
+    """When each epoch in which something is computed began, in s, ascending, and the iteration that was next in it."""
     # Steps may follow the commit with which an epoch ends.
     computed_s, iterations = columns.start_s[columns.is_computed], columns.iteration[columns.is_computed]
-    resumed_s = resumed_at_s(columns)
-    for event in columns.events:
-        later = iterations[computed_s >= event.time_s] if event.kind == "epoch" else iterations[:0]
+    for epoch_s in sorted(event.time_s for event in columns.events if event.kind == "epoch"):
+        later = iterations[computed_s >= epoch_s]
         if len(later):
-            broken_off = (columns.start_s < event.time_s) & (columns.iteration >= later.min())
-            lost |= broken_off & _done_again(columns, event.time_s) if event.time_s in resumed_s else broken_off
-    return lost
+            yield epoch_s, int(later.min())
 
 
 def resumed_at_s(columns: TimelineColumns) -> frozenset[float]:
@@ -126,21 +138,13 @@ def resumed_at_s(columns: TimelineColumns) -> frozenset[float]:
     return frozenset(epochs_s[number - 1] for number in np.searchsorted(epochs_s, list(told_s), side="right") if number)
 
 
-def _done_again(columns: TimelineColumns, epoch_s: float) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Whether each span's micro-batch was begun again at its stage after an epoch; a sum or a step, at its worker.
-
-    What was run again for a message alone leaves what was there as it is.
-    """
+def _pieces(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """A number for each span's micro-batch, at its stage, in its iteration; for a sum or a step, at its worker."""
     stage = columns.places[columns.worker, 1]
     cell = np.where(columns.is_computed, columns.pipeline, -1 - columns.worker)
     what = np.where(columns.is_computed, columns.microbatch, columns.kind)
-    _, key = np.unique(np.stack((columns.iteration, cell, what, stage), axis=1), axis=0, return_inverse=True)
-    key = key.reshape(-1)
-    begins = (columns.kind == 0) | ~columns.is_computed
-    again: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isin(
-        key, key[(columns.start_s >= epoch_s) & begins & ~columns.is_again]
-    )
-    return again
+    _, piece = np.unique(np.stack((columns.iteration, cell, what, stage), axis=1), axis=0, return_inverse=True)
+    return piece.reshape(-1)
 
 
 def memory_curves(timeline: Drawable) -> dict[str, Points]:
@@ -163,13 +167,14 @@ def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
         each was true for a moment, so the largest value of all is the worker's peak.
     """
     numbers = {name: number for number, name in enumerate(columns.names)}
-    lost = lost_of(columns) if any(event.kind == "resume" for event in columns.events) else np.zeros(len(columns), bool)
+    resumed_s = resumed_at_s(columns)
+    lost = lost_of(columns) if resumed_s else np.zeros(len(columns), dtype=bool)
     order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
     rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
     for memory in columns.workers:
         if memory.activation_bytes > 0:
             own = rows[numbers[memory.worker]] if memory.worker in numbers else order[:0]
-            yield memory.worker, _steps(columns, own, memory, lost)
+            yield memory.worker, _steps(columns, own, memory, lost, resumed_s)
 
 
 def peak_bytes(points: Points) -> float:
@@ -182,6 +187,7 @@ def _steps(
     rows: "np.ndarray[tuple[int], np.dtype[np.int64]]",
     sizes: WorkerMemory,
     lost: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+    resumed_s: frozenset[float],
 ) -> Points:
     # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
     whole: set[tuple[int, int, int, bool]] = set()
@@ -194,7 +200,6 @@ def _steps(
         zip(own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), strict=True)
     )
     in_vain = {one for one, is_lost in zip(microbatches, lost[rows].tolist(), strict=True) if is_lost}
-    resumed_s = resumed_at_s(columns)
     nobody = -1, -1, -1, False
     changes = [(event.time_s, "drop", nobody) for event in columns.events if event.kind == "epoch"]
     changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
@@ -257,20 +262,25 @@ def order_of(event: Event) -> int:
     return _CONSEQUENCES.get(event.kind, 0)
 
 
+def words_of_event(event: Event) -> str:
+    """What happened, and to whom: `failure 1/0: connection closed`."""
+    who = f" {event.worker}" if event.worker else ""
+    return f"{event.kind}{who}" + (f": {event.message}" if event.message else "")
+
+
 def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None) -> tuple[Mark, ...]:
     """Events of all timelines, and of a single one the beginnings of its iterations; none after `until_s`."""
     marks = []
     for label, columns in timelines:
         # Sorting is stable: only what follows from other events of a moment moves behind them.
         for event in sorted(columns.events, key=lambda event: (event.time_s, order_of(event))):
-            where = f" {event.worker}" if event.worker else ""
-            what = f"{event.kind}{where}" + (f": {event.message}" if event.message else "")
+            what = words_of_event(event)
             if event.time_s < 0:
                 what += f" ({print_time(-event.time_s)} before the first operation)"
             said = f"{label}: {what}" if len(timelines) > 1 else what
             marks.append(Mark(max(event.time_s, 0), (said,), is_event=True))
     if len(timelines) == 1:
-        numbers, starts_s, _ = _iterations(timelines[0][1])
+        numbers, starts_s, _ = iterations_of(timelines[0][1])
         begun = zip(numbers, starts_s, strict=True) if len(numbers) > 1 else ()
         marks += [Mark(start_s, (f"iteration {number}",), is_event=False) for number, start_s in begun]
     merged: list[Mark] = []  # events of one moment are one mark: a failure and the epoch that it leads to
@@ -285,7 +295,7 @@ def marks_of(timelines: Sequence[LabelledColumns], until_s: float | None = None)
     return tuple(merged)
 
 
-def _iterations(columns: TimelineColumns) -> tuple[list[int], list[float], list[float]]:
+def iterations_of(columns: TimelineColumns) -> tuple[list[int], list[float], list[float]]:
     """The iterations in ascending order, with the first start and the last end of each."""
     if len(columns) and columns.iteration.min() == columns.iteration.max():
         return [int(columns.iteration[0])], [float(columns.start_s.min())], [float(columns.end_s.max())]
@@ -314,7 +324,7 @@ def facts_of(label: str, timeline: Drawable) -> str:
     there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(columns))
     bubbles = 1 - busy_s / there_s if there_s > 0 else 0.0
     paced = " · paced (operations stretched to the plan's durations)" if columns.paced else ""
-    numbers, starts_s, ends_s = _iterations(columns)
+    numbers, starts_s, ends_s = iterations_of(columns)
     if len(numbers) == 1:
         pace = f"makespan {print_time(makespan_s)} (one iteration)"
     else:

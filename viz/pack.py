@@ -60,13 +60,18 @@ class _PackedTimeline:
     columns: TimelineColumns
     kind: "Ints"
     flags: "Ints"
+    suffix: "Ints"
 
 
 def pack(timelines: Sequence[LabelledColumns]) -> bytes:
     """Timelines, each aligned at its first span, as deflated data."""
     drawn = [(label, columns.aligned()) for label, columns in timelines]
     names = list(dict.fromkeys(name for _, columns in drawn for name in columns.others))
-    parts = [_PackedTimeline(columns, _kinds(columns, names), _flags(columns)) for _, columns in drawn]
+    suffixes = list(dict.fromkeys(suffix for _, columns in drawn for suffix in columns.suffixes))
+    parts = [
+        _PackedTimeline(columns, _kinds(columns, names), _flags(columns), _suffix(columns, suffixes))
+        for _, columns in drawn
+    ]
     marks = marks_of(drawn)
     ends_s = [float(columns.end_s.max(initial=0.0)) for _, columns in drawn]
     end_s = max((*ends_s, *(mark.time_s for mark in marks)), default=0.0)
@@ -79,7 +84,7 @@ def pack(timelines: Sequence[LabelledColumns]) -> bytes:
         "end_s": end_s,
         "spans": sum(len(track.spans) for track in tracks),
         "labels": [label for label, _ in drawn],
-        "suffixes": _suffixes(parts),
+        "suffixes": suffixes,
         "kinds": [_look(name) for name in (*KINDS, *names)],
         "groups": [{"pipelines": pipelines, "rows": [track.said for track in own]} for pipelines, own in groups],
         "marks": [{"time_s": mark.time_s, "event": mark.is_event, "words": list(mark.said), "short": mark.short}
@@ -108,6 +113,14 @@ def _kinds(columns: TimelineColumns, names: list[str]) -> "Ints":
     return found
 
 
+def _suffix(columns: TimelineColumns, suffixes: list[str]) -> "Ints":
+    """What stands behind the tokens of a timeline's spans as places among the suffixes of all timelines."""
+    if columns.suffix is None:
+        return np.zeros(len(columns), dtype=np.int64)
+    found: Ints = np.array([suffixes.index(suffix) for suffix in columns.suffixes])[columns.suffix]
+    return found
+
+
 def _flags(columns: TimelineColumns) -> "Ints":
     flags: Ints = REROUTED * columns.is_rerouted + LOST * lost_of(columns) + AGAIN * columns.is_again
     flags += 0 if columns.suffix is None else PART * (columns.suffix > 0)
@@ -123,6 +136,11 @@ def _tracks(drawn: Sequence[LabelledColumns]) -> Iterator[_Track]:
         places.append(dict(zip(columns.names, rows, strict=False)))
     sizes = [{memory.worker: memory for memory in columns.workers} for _, columns in drawn]
     gone = [_by_worker(columns) for _, columns in drawn]
+    drops = [  # when epochs drop what is under way, and whether only what they do not go on with
+        [[event.time_s, event.time_s in resumed_s] for event in columns.events if event.kind == "epoch"]
+        for _, columns in drawn
+        for resumed_s in [resumed_at_s(columns)]
+    ]
     nothing = np.zeros(0, dtype=np.int64)
     for row in rows_of(drawn):
         columns = drawn[row.timeline][1]
@@ -137,9 +155,9 @@ def _tracks(drawn: Sequence[LabelledColumns]) -> Iterator[_Track]:
         gaps = [Gap(row, one.start_s, one.end_s, one.words) for one in gone[row.timeline].get(row.worker, ())]
         if gaps:
             said["gaps"] = [[gap.start_s, gap.end_s, gap.words, gap.tip] for gap in gaps]
-        resumed_s = resumed_at_s(columns)
-        drops = [[event.time_s, event.time_s in resumed_s] for event in columns.events if event.kind == "epoch"]
-        yield _Track(row, spans, said | ({"drops": drops} if drops and "memory" in said else {}))
+        if drops[row.timeline] and "memory" in said:
+            said["drops"] = drops[row.timeline]
+        yield _Track(row, spans, said)
 
 
 def _by_worker(columns: TimelineColumns) -> dict[str, list[Any]]:
@@ -162,9 +180,8 @@ def _groups(parts: list[_PackedTimeline], tracks: list[_Track]) -> list[tuple[li
             mark.update(json.dumps(track.said).encode())
             columns, spans = part.columns, track.spans
             owner = np.where(part.flags[spans] & REROUTED, columns.pipeline[spans], -1)
-            suffix = spans[:0] if columns.suffix is None else columns.suffix[spans]
             for column in (part.kind[spans], part.flags[spans], columns.microbatch[spans], columns.iteration[spans],
-                           columns.start_s[spans], columns.end_s[spans], owner, suffix):  # fmt: skip
+                           columns.start_s[spans], columns.end_s[spans], owner, part.suffix[spans]):  # fmt: skip
                 mark.update(column.tobytes())
         alike.setdefault(mark.digest(), ([], own))[0].append(pipeline)
     return list(alike.values())
@@ -194,22 +211,8 @@ def _planes(parts: list[_PackedTimeline], tracks: list[_Track], tick_s: float) -
     yield _split(end - start)
     yield _split(_differences(joined("iteration"), row))
     yield _split(joined("pipeline")[flags & REROUTED > 0])
-    if (flags & PART).any():
-        place = {suffix: number for number, suffix in enumerate(_suffixes(parts))}
-        own = [_suffix_of(parts[track.row.timeline].columns, track.spans, place) for track in tracks]
-        yield _split(np.concatenate(own)[flags & PART > 0])
-
-
-def _suffix_of(columns: TimelineColumns, spans: "Ints", place: dict[str, int]) -> "Ints":
-    """The suffixes of some spans as places among those of all timelines."""
-    if columns.suffix is None:
-        return np.zeros(len(spans), dtype=np.int64)
-    found: Ints = np.array([place[suffix] for suffix in columns.suffixes])[columns.suffix[spans]]
-    return found
-
-
-def _suffixes(parts: list[_PackedTimeline]) -> list[str]:
-    return list(dict.fromkeys(suffix for part in parts for suffix in part.columns.suffixes))
+    suffix = np.concatenate([parts[track.row.timeline].suffix[track.spans] for track in tracks])
+    yield _split(suffix[flags & PART > 0])
 
 
 def _differences(values: "Ints", group: "Ints") -> "Ints":

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +14,22 @@ from ..schemas.columns import TimelineColumns, columns_of
 from ..schemas.orders import KINDS
 from ..schemas.quantities import print_number, print_time, time_unit
 from ..schemas.text import counted, joined, listed
-from .facts import GONE_AFTER, Drawable, lost_of, order_of
+from ..schemas.timeline import times_between
+from .facts import (
+    GONE_AFTER,
+    Drawable,
+    epochs_of,
+    iterations_of,
+    lost_of,
+    order_of,
+    resumed_at_s,
+    words_of_event,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Flags = NDArray[np.bool_]
 
 WIDTH = 98
 MOST_WORKERS = 12
@@ -57,47 +74,49 @@ class IterationRecovery:
 def recoveries_of(timeline: Drawable) -> tuple[IterationRecovery, ...]:
     """The iterations of a timeline that epochs broke off, in order."""
     columns = columns_of(timeline).aligned()
-    return tuple(
-        _Broken(columns, int(number)).told() for number in np.unique(columns.iteration) if _breaks(columns, number)
-    )
-
-
-def _breaks(columns: TimelineColumns, iteration: int) -> list[float]:
-    """The times of the epochs that broke an iteration off: those that went on at it."""
-    own = (columns.iteration == iteration) & columns.is_computed
-    earlier = (columns.iteration < iteration) & columns.is_computed
-    start_s = columns.start_s[own].min(initial=np.inf)
-    end_s, before_s = columns.start_s[own].max(initial=-np.inf), columns.start_s[earlier].max(initial=-np.inf)
-    times_s = sorted(event.time_s for event in columns.events if event.kind == "epoch")
-    return [time_s for time_s in times_s if max(start_s, before_s) < time_s <= end_s]
+    computed_s, iterations = columns.start_s[columns.is_computed], columns.iteration[columns.is_computed]
+    broken: dict[int, list[float]] = {}
+    for epoch_s, iteration in epochs_of(columns):
+        if computed_s[iterations == iteration].min() < epoch_s:
+            broken.setdefault(iteration, []).append(epoch_s)
+    lost = lost_of(columns)
+    return tuple(_Broken(columns, lost, *one).told() for one in sorted(broken.items()))
 
 
 class _Broken:
-    """An iteration that epochs broke off."""
+    """An iteration that epochs broke off.
 
-    def __init__(self, columns: TimelineColumns, iteration: int) -> None:
-        self.columns, self.iteration = columns, iteration
-        self.epochs_s = _breaks(columns, iteration)
+    Args:
+        columns: of the timeline, aligned.
+        lost: whether each span was done in vain.
+        iteration: its number.
+        epochs_s: when the epochs began that broke it off, ascending.
+    """
+
+    def __init__(self, columns: TimelineColumns, lost: "Flags", iteration: int, epochs_s: list[float]) -> None:
+        self.columns, self.lost, self.iteration, self.epochs_s = columns, lost, iteration, epochs_s
+        self.resumed_s = resumed_at_s(columns)
         self.own = (columns.iteration == iteration) & columns.is_computed
         self.passes = self.own & (columns.kind != KINDS.index("W"))  # W is the rest of a backward pass
         self.start_s = float(columns.start_s[self.own].min())
         self.done_s = float(columns.end_s[columns.iteration == iteration].max())
-        self.lost = lost_of(columns)
         gone_s = [
             event.time_s for event in columns.events
             if event.kind in GONE_AFTER and self.start_s <= event.time_s <= self.epochs_s[-1]
         ]  # fmt: skip
         self.broken_s = min([*gone_s, self.epochs_s[0]])
+        self.iterations = self._iterations()
 
     def told(self) -> IterationRecovery:
+        """What came of it."""
         columns, before = self.columns, self.passes & (self.columns.start_s < self.epochs_s[-1])
         in_vain = self.own & self.lost
         return IterationRecovery(
             iteration=self.iteration,
-            resumed=self._resumed(self.epochs_s[-1]),
+            resumed=self.epochs_s[-1] in self.resumed_s,
             broken_s=self.broken_s,
             done_s=self.done_s,
-            iterations=self._iterations(),
+            iterations=self.iterations,
             kept=int((before & ~self.lost).sum()),
             in_vain=int((self.passes & self.lost).sum()),
             again=int((self.own & columns.is_again).sum()),
@@ -107,19 +126,11 @@ class _Broken:
 
     def _iterations(self) -> float | None:
         """From the loss to the end, in iterations of those after it: of one, from the end of that before to its own."""
-        columns, later_s = self.columns, []
-        changes_s = [event.time_s for event in columns.events if event.kind == "epoch"]
-        for number in range(self.iteration + 1, int(columns.iteration.max()) + 1):
-            ends_s = [
-                float(columns.end_s[columns.iteration == one].max(initial=-np.inf)) for one in (number - 1, number)
-            ]
-            if not any(ends_s[0] < change_s < ends_s[1] for change_s in changes_s):
-                later_s.append(ends_s[1] - ends_s[0])
-        usual_s = float(np.median(later_s)) if later_s else 0.0
+        extents = [one for one in zip(*iterations_of(self.columns), strict=True) if one[0] >= self.iteration]
+        changes_s = [event.time_s for event in self.columns.events if event.kind == "epoch"]
+        later_s = [one.seconds for one in times_between(extents, changes_s) if not one.is_first]
+        usual_s = median(later_s) if later_s else 0.0
         return (self.done_s - self.broken_s) / usual_s if usual_s > 0 else None
-
-    def _resumed(self, epoch_s: float) -> bool:
-        return any(event.kind == "resume" and event.time_s == epoch_s for event in self.columns.events)
 
     def _events(self) -> Iterator[RecoveryEvent]:
         happened = sorted(
@@ -129,8 +140,7 @@ class _Broken:
         for time_s, group in groupby(happened, key=lambda event: event.time_s):
             words, gone = [], []
             for event in group:
-                who = f" {event.worker}" if event.worker else ""
-                words.append(f"{event.kind}{who}{f': {event.message}' if event.message else ''}")
+                words.append(words_of_event(event))
                 gone += [event.worker] if event.kind in GONE_AFTER and event.worker else []
             if gone:
                 words.append(self._under_way(gone, time_s))
@@ -138,8 +148,9 @@ class _Broken:
                 words += self._after(time_s)
             yield RecoveryEvent(time_s, tuple(words))
         since = f"{print_time(self.done_s - self.broken_s)} after the first loss"
-        iterations = self._iterations()
-        usual = f", which is {print_number(round(iterations, 2))} of the iterations that follow" if iterations else ""
+        usual = ""
+        if self.iterations:
+            usual = f", which is {print_number(round(self.iterations, 2))} of the iterations that follow"
         yield RecoveryEvent(self.done_s, (f"iteration {self.iteration} is done, {since}{usual}",))
 
     def _under_way(self, workers: list[str], time_s: float) -> str:
@@ -154,7 +165,7 @@ class _Broken:
 
     def _since(self, time_s: float) -> float:
         """The last epoch in the iteration, before a time, that did it anew; its beginning where there is none."""
-        return max((one for one in self.epochs_s if one < time_s and not self._resumed(one)), default=self.start_s)
+        return max((one for one in self.epochs_s if one < time_s and one not in self.resumed_s), default=self.start_s)
 
     def _after(self, epoch_s: float) -> Iterator[str]:
         """What was kept at an epoch, what was in vain, and what each worker ran after it."""
@@ -162,9 +173,9 @@ class _Broken:
         later_s = min((one for one in self.epochs_s if one > epoch_s), default=np.inf)
         before = self.passes & (columns.start_s < epoch_s)
         since_s = max((s for s in self.epochs_s if s < epoch_s), default=-np.inf)
-        new = before & self.lost & (columns.start_s >= since_s)
         stays = int((before & ~self.lost).sum())
         work = self.own & self.lost & (since_s <= columns.start_s) & (columns.start_s < epoch_s)
+        new = work & self.passes
         spent_s = float((columns.end_s - columns.start_s)[work].sum())
         by = Counter(columns.names[number] for number in columns.worker[new].tolist())
         whose = ", ".join(f"{count} of {name}" for name, count in sorted(by.items())[:MOST_WORKERS])
@@ -183,7 +194,7 @@ class _Broken:
         )
         yield f"run from here on: {listed(self._by_worker(after), MOST_WORKERS)}"
 
-    def _by_worker(self, after: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Iterator[str]:
+    def _by_worker(self, after: "Flags") -> Iterator[str]:
         columns = self.columns
         for number in sorted(set(columns.worker[after].tolist()), key=lambda one: tuple(columns.places[one])):
             own = after & (columns.worker == number)

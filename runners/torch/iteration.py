@@ -16,7 +16,7 @@ import torch
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan, Worker
-from ...schemas.resumption import LedgerEntry, RestOperation, ledger_entries, print_rest_operation
+from ...schemas.resumption import LedgerEntry, MessageKey, RestOperation, ledger_entries, print_rest_operation
 from ...schemas.text import listed
 from ...schemas.timeline import Span
 from ..program import (
@@ -37,7 +37,7 @@ from ..program import (
 from ..resilience.protocol import StepTerms
 from .data.provider import Batch
 from .held_stage import HeldStage
-from .progress import IterationProgress, MessageKey, StageSums
+from .progress import IterationProgress, StageSums
 from .ties import fingerprint
 from .transport import Tags as Tags
 from .transport import Transfers, Transport

@@ -13,7 +13,7 @@ import torch
 from ...schemas.orders import Kind
 from ...schemas.plan import Layers
 from ...schemas.resumption import (
-    MessageKind,
+    MessageKey,
     SharedLayers,
     Standing,
     held_messages,
@@ -23,7 +23,6 @@ from ...schemas.resumption import (
 )
 from .held_stage import HeldStage
 
-MessageKey = tuple[MessageKind, int, int]  # kind, boundary and global micro-batch
 Reduce = Callable[[torch.Tensor], None]  # sums a tensor over ranks, in place
 
 

@@ -12,6 +12,7 @@ from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan
 from ...schemas.timeline import Span
 from ..program import Compute, Program
+from ..resilience.membership import layers_of
 from ..resilience.protocol import Epoch, MicrobatchLoss
 from ..simulator import Cuts, Execution, is_computed, name_of_operation, seconds_of
 from .cluster import Process, TimedProgram
@@ -68,14 +69,18 @@ class IterationAttempt:
         """What a rank has of the iteration if it leaves it then, being called at a time before (`worked`)."""
         return worked(self.before[rank], self.program, self.execution, rank, self.start_s, until_s, called_s, self.log)
 
+    def has_losses(self, rank: int) -> bool:
+        """Whether a rank computes losses: it holds the model's last layer."""
+        plan = self.program.plan
+        return plan.stage_of(self.program.workers[rank]).layers[1] == layers_of(plan)
+
     def run_weights(self, rank: int, work: PartialWork) -> float:
         """Have a rank that has left run the W of what it has half done in parts of its stage; gives when it is done."""
         plan, worker = self.program.plan, self.program.workers[rank]
         stage, end_s = plan.stage_of(worker), self.cuts_s[rank]
         self.added[rank] = []
         for number, layers in work.halves:
-            pipeline = max(k for k in range(len(plan.pipelines)) if plan.microbatch_offset(k) <= number)
-            one = Compute(Operation("W", pipeline, number - plan.microbatch_offset(pipeline)), layers)
+            one = Compute(Operation("W", *plan.microbatch_at(number)), layers)
             start_s, end_s = end_s, end_s + seconds_of(one, stage, worker)
             name = name_of_operation(one, worker.pipeline, stage)
             self.added[rank].append(Span(worker.name, name, start_s, end_s, self.iteration))

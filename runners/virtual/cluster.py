@@ -365,6 +365,7 @@ def _stretched(program: Program, distances: _Distances) -> Program:
     around_s = {ranks: distances.around_s(ranks) for ranks in {part.ranks for one in sums for part in one.parts}}
 
     def true(rank: int, one: Instruction) -> Instruction:
+        """An instruction of a rank with the delay, or the sums' times, that it has in truth."""
         if isinstance(one, Send):
             boundary = None if program.rest is None else one.message.link
             delay_s = distances.between_s(rank, one.to, one.message.pipeline, boundary)

@@ -541,7 +541,7 @@ class _World:
             return
         for run in self.act.runs:
             if run.iteration >= len(self.committed_s):
-                run.cuts_s = [min(cut_s, self.now_s) if math.isinf(cut_s) else cut_s for cut_s in run.cuts_s]
+                run.cuts_s = [self.now_s if math.isinf(cut_s) else cut_s for cut_s in run.cuts_s]
         for actor in self.act.actors:
             if actor.died_s > self.now_s and actor.dies_by is not None and actor.dies_by.iteration is not None:
                 actor.lives_on()
@@ -558,7 +558,7 @@ class _World:
         rest = act.message.rest
         for rank, (actor, worker) in enumerate(zip(act.actors, act.plan.live_workers(), strict=True)):
             if rest is not None:
-                actor.work = actor.work.resumed(rest, act.plan, rank, actor.rules.layers)
+                actor.work = actor.work.resumed(rest, act.plan, rank)
             actor.rules.go_on()
             actor.rules.go_on(Ready(act.message.epoch, act.plan.stage_of(worker).layers))
             self._carry_on(actor)
@@ -597,10 +597,8 @@ class _World:
 
     def _expect_words(self, act: EpochState, run: IterationAttempt) -> None:
         """What workers are to say of an iteration while it is executed."""
-        last = act.plan.templates[0].stages[-1].layers[1]
         for rank, ready_s in enumerate(run.execution.ready_s):
-            has_losses = act.plan.stage_of(run.program.workers[rank]).layers[1] == last
-            if self.resume is not None and has_losses and math.isfinite(ready_s):
+            if self.resume is not None and run.has_losses(rank) and math.isfinite(ready_s):
                 self._at(run.start_s + ready_s, _SAYS, partial(self._tell_losses, act, run, rank))
         for rank, reduced_s in enumerate(run.execution.reduced_s):
             if math.isfinite(reduced_s):
@@ -624,9 +622,10 @@ class _World:
                 names = [actor.name for actor in run.actors]
                 seen = measured(run.staging, run.execution, rank, names, run.iteration, run.start_s)
             vote = Vote(act.message.epoch, run.iteration, True, numbers, measured=seen)
-            if self.resume is not None:
+            is_rest = run.program.rest is not None
+            if self.resume is not None and (is_rest or run.has_losses(rank)):
                 work = run.work(rank)
-                ledger = None if run.program.rest is None else ledger_entries(work.ledger)
+                ledger = ledger_entries(work.ledger) if is_rest else None
                 vote = replace(vote, losses=losses_of(work), ledger=ledger)
             process.rules.go_on(vote)
             self._carry_on(process)

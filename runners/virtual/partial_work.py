@@ -10,19 +10,17 @@ from typing import Literal
 
 from ...schemas.plan import Layers, Plan
 from ...schemas.resumption import (
-    MessageKind,
+    MessageKey,
     Rest,
     Standing,
     held_messages,
     layer_runs,
     ledger_entries,
-    parse_rest_order,
     stashes_of,
 )
 from ..program import Compute, Program, made_by, taken_by
+from ..resilience.membership import layers_of
 from ..simulator import Execution
-
-Kept = tuple[MessageKind, int, int]  # a message: its kind, its boundary and its global micro-batch
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class PartialWork:
     ledger: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sealed: frozenset[int] = frozenset()
     stashes: Mapping[int, Literal["F", "I"]] = field(default_factory=dict)
-    messages: tuple[Kept, ...] = ()
+    messages: tuple[MessageKey, ...] = ()
     halves: tuple[tuple[int, Layers], ...] = ()
     losses: frozenset[int] = frozenset()
 
@@ -54,33 +52,24 @@ class PartialWork:
         for number, layers in self.halves:
             for layer in range(*layers):
                 ledger.setdefault(layer, set()).add(number)
-        last = plan.templates[0].stages[-1].layers[1]
+        last = layers_of(plan)
         losses = self.losses.union(number for number, layers in self.halves if layers[1] == last)
         frozen = {layer: frozenset(own) for layer, own in ledger.items()}
         return replace(self, ledger=frozen, halves=(), losses=losses)
 
-    def resumed(self, rest: Rest, plan: Plan, rank: int, before: Layers | None) -> "PartialWork":
+    def resumed(self, rest: Rest, plan: Plan, rank: int) -> "PartialWork":
         """What it has when what is left begins, with the sums that were copied to it.
 
         Args:
-            rest: what is left.
+            rest: what is left, with what the worker has told of this.
             plan: that follows.
             rank: its own there.
-            before: the layers that it has held until now.
         """
-        worker, own = plan.live_workers()[rank], rest.workers[rank]
-        layers = plan.stage_of(worker).layers
-        sealed = frozenset(_layers_of(rest.sealed)) & frozenset(range(*layers))
-        dropped = {*_layers_of(own.given_up), *sealed}
-        kept = {n: numbers for n, numbers in self.ledger.items() if n in range(*layers) and n not in dropped}
-        run = {
-            (one.kind == "F", plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch)
-            for one in parse_rest_order(own.order, worker.pipeline, layers)
-            if one.accumulates and layers == before
-        }
-        used = {number for is_forward, number in run if not is_forward and (True, number) not in run}
-        stashes = {number: after for number, after in self.stashes.items() if number in used}
-        return replace(self, ledger=kept, sealed=sealed, stashes=stashes)
+        held = range(*plan.stage_of(plan.live_workers()[rank]).layers)
+        sealed = frozenset(_layers_of(rest.sealed)) & frozenset(held)
+        dropped = {*_layers_of(rest.workers[rank].given_up), *sealed}
+        kept = {layer: numbers for layer, numbers in self.ledger.items() if layer in held and layer not in dropped}
+        return replace(self, ledger=kept, sealed=sealed, stashes=rest.taken_up(rank, plan))
 
     def standing(self, worker: str, layers: Layers | None, splits: bool) -> Standing:
         """It, as the worker tells it.
@@ -116,7 +105,7 @@ class LogLimit:
     limit_bytes: float | None = None
     output_bytes: Sequence[float] = ()
 
-    def newest(self, messages: Iterable[Kept]) -> tuple[Kept, ...]:
+    def newest(self, messages: Iterable[MessageKey]) -> tuple[MessageKey, ...]:
         """Those that are kept of all that were sent or taken, in their order."""
         kept = list(messages)
         if self.limit_bytes is None:
@@ -174,12 +163,12 @@ class _Work:
         self._plan = plan
         worker = plan.live_workers()[rank]
         self._own = plan.stage_of(worker).layers
-        self._layers = plan.templates[0].stages[-1].layers[1]
+        self._layers = layers_of(plan)
         kinds = {one.kind for one in worker.operations()}
         self._splits = bool(kinds & {"I", "W"}) if before.splits is None and kinds else before.splits
         self._ledger = {layer: set(own) for layer, own in before.ledger.items()}
-        self._halves: set[tuple[int, Layers]] = set()  # whose I is in the sums, and whose W is not
-        self._stashes = dict(before.stashes)
+        # Micro-batches under way, in some layers: what was done last.
+        self._under_way = {(number, self._own): after for number, after in before.stashes.items()}
         self.messages = dict.fromkeys(before.messages)
         self._losses = set(before.losses)
         self.sealed = set(before.sealed)
@@ -188,23 +177,17 @@ class _Work:
         """An operation is done."""
         kind, pipeline, microbatch = one.operation
         number = self._plan.microbatch_offset(pipeline) + microbatch
-        first, stop = one.layers or self._own
+        layers = one.layers or self._own
         for exchanged in (taken_by, made_by):
-            message = exchanged(one.operation, (first, stop), self._layers)
+            message = exchanged(one.operation, layers, self._layers)
             if message is not None:
                 self.messages[message.kind, message.link, number] = None
         if not one.accumulates:
             return
-        if kind in "WB":
-            self._add(number, (first, stop))
-        elif (first, stop) == self._own:
-            self._stashes[number] = kind  # type: ignore[assignment]
-        elif kind == "I":
-            self._halves.add((number, (first, stop)))
-
-    def _add(self, number: int, layers: Layers) -> None:
-        self._stashes.pop(number, None)
-        self._halves.discard((number, layers))
+        if kind == "F" or kind == "I":
+            self._under_way[number, layers] = kind
+            return
+        self._under_way.pop((number, layers), None)
         for layer in range(*layers):
             self._ledger.setdefault(layer, set()).add(number)
         if layers[1] == self._layers:
@@ -216,7 +199,7 @@ class _Work:
             splits=self._splits,
             ledger={layer: frozenset(own) for layer, own in self._ledger.items()},
             sealed=frozenset(self.sealed),
-            stashes=dict(self._stashes),
-            halves=tuple(sorted(self._halves)),
+            stashes={number: last for (number, layers), last in self._under_way.items() if layers == self._own},
+            halves=tuple(sorted(key for key, last in self._under_way.items() if last == "I" and key[1] != self._own)),
             losses=frozenset(self._losses),
         )

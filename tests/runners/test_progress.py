@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.runners.torch.progress import MessageKey, MessageLog
+from rtk.runners.torch.progress import MessageLog
 from rtk.schemas.errors import RuntimeFailedError
+from rtk.schemas.resumption import MessageKey
 
 from .test_gradients import KINDS, held
 

@@ -22,6 +22,7 @@ from rtk.schemas.documents import (
     parse_document,
     pointer,
     read_document,
+    read_one_of,
     sniff_format,
     to_tree,
     write_document,
@@ -30,6 +31,7 @@ from rtk.schemas.errors import InfeasibleError, InvalidInputError, RtkError, Run
 from rtk.schemas.files import read_bytes, write_bytes
 from rtk.schemas.plan import Plan, Worker
 from rtk.schemas.profile import Profile
+from rtk.schemas.timeline import Timeline
 
 from ..strategies import plans, profiles
 
@@ -451,6 +453,16 @@ def test_sniffing_names_the_format() -> None:
     assert sniff_format(b"{}", "p.json") is None
     assert sniff_format(b'{"format": 3}', "p.json") is None
     assert sniff_format(b"[]", "p.json") is None
+
+
+def test_a_file_of_several_kinds_is_read_as_what_it_says() -> None:
+    """Of kinds that may be meant the file's own is read; a file of none of them is refused as the first would be."""
+    assert read_one_of(str(PLAN), Profile, Plan) == read_document(str(PLAN), Plan)
+    with pytest.raises(InvalidInputError) as several:
+        read_one_of(str(PLAN), Profile, Timeline)
+    with pytest.raises(InvalidInputError) as one:
+        read_document(str(PLAN), Profile)
+    assert str(several.value) == str(one.value)
 
 
 def test_errors_have_three_lines_and_an_exit_code() -> None:
