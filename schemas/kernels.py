@@ -70,7 +70,7 @@ def _compile_module(name: str) -> dict[str, Any]:
 
     # Where colorama is installed numba wraps sys.stdout and sys.stderr for each error that it words, thousands while it
     # looks for types, and puts those back that it has found: what another thread redirects meanwhile is undone.
-    errors.ColorShell = nullcontext
+    errors.ColorShell = nullcontext  # type: ignore[attr-defined]  # it is defined under a condition
     names = dict(vars(sys.modules[name]))
     for function in _kernels[name]:
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)

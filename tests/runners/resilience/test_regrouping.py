@@ -230,8 +230,7 @@ def test_a_lie_that_can_be_is_found_out_by_the_votes() -> None:
                         ledger=(LedgerEntry(layers, tuple(sorted(done))),),
                         stashes=(Stash("F", tuple(others)),) if others else (),
                     )
-                    worker.rules._standing = false
-                    worker.outbox[number] = replace(one, standing=false)
+                    worker.rules._told = worker.outbox[number] = replace(one, standing=false)
                     worker.lies = True  # so that the wrong step is looked for
                     return True
         return False
