@@ -113,7 +113,9 @@ def _made(costs: CrewCosts, operations: OperationTable, work: DispatchWork, spac
     order, start = np.array(space.order, dtype=np.int64), list(work.start)
     orders = tuple(order[at : at + count] for at, count in zip(start, counts, strict=False))
     makespan_s = float("inf")
-    if sum(counts) == len(operations.unit):
+    # Who comes to a place of a lower limit may have more under way than it allows.
+    fits = bool((np.asarray(work.held_bytes) <= np.asarray(work.limit_bytes)).all())
+    if fits and sum(counts) == len(operations.unit):
         makespan_s = costs.makespan_s(np.array(space.free_s))
     return RestSchedule(orders, np.array(space.begin_s), makespan_s)
 
