@@ -38,9 +38,9 @@ class CrewCosts:
         rank: of each micro-batch, by its number in its pipeline, then by pipelines.
         inside_s: delay over each boundary within each pipeline, pipelines x boundaries.
         between_s: the same between pipelines, by that of the micro-batch.
-        parts: in which gradients are summed, those that are sealed among them.
+        parts: in which gradients are still summed, as if there were no sealed layers.
         group: each worker's stage among those of the parts.
-        sum_s: how long the sum of each part takes; 0 if it is sealed.
+        sum_s: how long the sum of each part takes.
         step_s: what the slowest optimizer step takes.
     """
 
@@ -84,9 +84,10 @@ class CrewCosts:
     @cached_property
     def component(self) -> Ints:
         """The component of each worker: those that share layers with each other, chained."""
-        alone = components(self.parts.held)
-        number = {layers: n for n, layers in enumerate(sorted(set(alone.values())))}
-        return np.array([number[alone[self.parts.held[group]]] for group in self.group.tolist()])
+        held = list(zip(self.first.tolist(), self.stop.tolist(), strict=True))
+        component_of = components(held)
+        number = {ends: n for n, ends in enumerate(sorted(set(component_of.values())))}
+        return np.array([number[component_of[ends]] for ends in held])
 
     @cached_property
     def following_s(self) -> Floats:
@@ -129,10 +130,10 @@ def costs_of(crew: Crew, plan: Plan, cuts: Sequence[int], sealed: Sequence[Layer
         (stage.activation_bytes, stage.weight_stash_bytes, limit) for stage, limit in zip(every, limits, strict=True)
     ]
     held = np.array([stage.layers for stage in every])
-    parts, sums_s = _sums(stages, sealed)
+    parts, sums_s, number_of = _sums(stages, sealed)
     live = {stage.layers for stage in stages}  # nobody may live who holds the layers of some stage
     ends = [[place[layer] if stage.layers in live else 0 for layer in stage.layers] for stage in every]
-    group = [parts.number.get(stage.layers, 0) for stage in every]
+    group = [number_of.get(stage.layers, 0) for stage in every]
     counts = [pipeline.microbatches for pipeline in plan.pipelines]
     return CrewCosts(
         length=np.diff(np.array(cuts)),
@@ -164,18 +165,22 @@ def _over(plan: Plan, links: Sequence[tuple[Link, ...]], cuts: Sequence[int]) ->
     return np.array([known[pipeline.template, own] for pipeline, own in zip(plan.pipelines, links, strict=True)])
 
 
-def _sums(stages: Sequence[Stage], sealed: Sequence[Layers]) -> tuple[Parts, Floats]:
-    """The parts in which gradients are summed, which sealed layers end, and how long each sum takes."""
+def _sums(stages: Sequence[Stage], sealed: Sequence[Layers]) -> tuple[Parts, Floats, dict[Layers, int]]:
+    """The parts in which gradients are still summed, how long each sum takes, and the number of each stage among them.
+
+    Layers are counted without the sealed ones, for whose sums nobody waits: what is on both sides of them stands side
+    by side. A stage all of which is sealed stands alone behind the others, with nothing to sum.
+    """
     reduce_s: dict[Layers, float] = {}
+    counted: dict[Layers, Layers] = {}
+    behind = max(stage.layers[1] for stage in stages)
     for stage in stages:
-        reduce_s[stage.layers] = max(reduce_s.get(stage.layers, 0.0), stage.allreduce_s)
-        for first, stop in sealed:
-            inside = max(first, stage.layers[0]), min(stop, stage.layers[1])
-            if inside[0] < inside[1]:
-                reduce_s.setdefault(inside, 0.0)  # nobody's stage: it only cuts others
+        first, stop = (end - sum(min(end, hi) - min(end, lo) for lo, hi in sealed) for end in stage.layers)
+        share = (stop - first) / (stage.layers[1] - stage.layers[0])
+        if first == stop:
+            first, stop = behind + stage.layers[0], behind + stage.layers[1]
+        counted[stage.layers] = first, stop
+        reduce_s[first, stop] = max(reduce_s.get((first, stop), 0.0), stage.allreduce_s * share)
     parts = parts_of(reduce_s)
     sums_s = np.array(parts.lasts_s([reduce_s[layers] for layers in parts.held]))
-    for number, layers in enumerate(parts.layers):
-        if any(first <= layers[0] and layers[1] <= stop for first, stop in sealed):
-            sums_s[number] = 0.0
-    return parts, sums_s
+    return parts, sums_s, {layers: parts.number[ends] for layers, ends in counted.items()}

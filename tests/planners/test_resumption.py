@@ -152,6 +152,7 @@ def test_pipelines_cut_alike_go_on_with_every_sum_right(seed: int, deaths: int, 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.booleans())
 @example(830, 2, False)  # a survivor has more under way than its next place's limit
+@example(851, 4, True)  # sealed layers lie between those of one worker; nobody waits for their sums
 def test_pipelines_cut_unlike_go_on_with_every_sum_right(seed: int, deaths: int, ties: bool) -> None:
     """The same where survivors and newcomers form other pipelines, cut elsewhere."""
     live_through(Job(seed, alike=False, ties=ties), deaths)
