@@ -70,7 +70,7 @@ def _standing(plan: Plan, times: OrderEvaluation, number: int, at_s: float) -> S
     done, under_way = set(), {}
     messages: list[tuple[MessageKind, int, int]] = []
     for timed in begun:
-        kind, pipeline, own = timed.operation
+        kind, pipeline, own, _ = timed.operation
         microbatch = offsets[pipeline] + own
         if kind == "F":
             under_way[microbatch] = "F"

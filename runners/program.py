@@ -219,7 +219,7 @@ def _exchanges(
 ) -> Iterator[Instruction]:
     """A worker's operations and what it receives and sends for them."""
     for operation in worker.operations():
-        _, pipeline, microbatch = operation
+        pipeline, microbatch = operation.pipeline, operation.microbatch
         last = len(plan.template_of(pipeline).stages) - 1
         down = executor[pipeline, microbatch, worker.stage - 1] if worker.stage > 0 else None
         up = executor[pipeline, microbatch, worker.stage + 1] if worker.stage < last else None
@@ -246,7 +246,7 @@ def taken_by(operation: Operation, layers: Layers, total: int) -> Message | None
         layers: [first, stop).
         total: the layers of the model.
     """
-    kind, pipeline, microbatch = operation
+    kind, pipeline, microbatch, _ = operation
     if kind == "F":
         return Message("activation", pipeline, microbatch, layers[0]) if layers[0] > 0 else None
     return Message("gradient", pipeline, microbatch, layers[1]) if kind != "W" and layers[1] < total else None
@@ -254,7 +254,7 @@ def taken_by(operation: Operation, layers: Layers, total: int) -> Message | None
 
 def made_by(operation: Operation, layers: Layers, total: int) -> Message | None:
     """The message that comes of an operation; arguments as of `taken_by`."""
-    kind, pipeline, microbatch = operation
+    kind, pipeline, microbatch, _ = operation
     if kind == "F":
         return Message("activation", pipeline, microbatch, layers[1]) if layers[1] < total else None
     return Message("gradient", pipeline, microbatch, layers[0]) if kind != "W" and layers[0] > 0 else None

@@ -114,7 +114,7 @@ class _OrderColumns(TimedColumns):
     Attributes:
         plan: the plan whose orders these are.
         counts: operations of each worker; array of workers.
-        kind, pipeline, microbatch: what each operation does; arrays of n.
+        kind, pipeline, microbatch, stage: what each operation does; arrays of n.
     """
 
     plan: Plan
@@ -122,11 +122,12 @@ class _OrderColumns(TimedColumns):
     kind: Ints
     pipeline: Ints
     microbatch: Ints
+    stage: Ints
 
-    @cached_property
-    def stage(self) -> Ints:
-        """Each operation's stage, that of its worker; array of n."""
-        return np.repeat(np.array([worker.stage for worker in self.plan.workers], dtype=np.int64), self.counts)
+    @property
+    def columns(self) -> Columns:
+        """The same without the plan."""
+        return Columns(self.counts, self.kind, self.pipeline, self.microbatch, self.stage)
 
     @cached_property
     def duration_s(self) -> Floats:
@@ -247,7 +248,7 @@ def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
     """The operations of a valid plan as columns, in worker order, with start and end of each in s."""
     table = _tabulate(plan)
     times = _times(table)
-    return Columns(table.counts, table.kind, table.pipeline, table.microbatch), times.start_s, times.end_s
+    return table.columns, times.start_s, times.end_s
 
 
 def _times(table: _OrderColumns) -> RowTimes:
@@ -265,7 +266,8 @@ def _times_in_waves(table: _OrderColumns, cells: _Cells) -> RowTimes:
 
 def _tabulate(plan: Plan) -> _OrderColumns:
     texts = [worker.order or "" for worker in plan.workers]
-    return _OrderColumns(plan, *parse_columns(texts, [worker.pipeline for worker in plan.workers]))
+    seats = list(map(plan.seats_of, plan.workers))
+    return _OrderColumns(plan, *parse_columns(texts, [worker.pipeline for worker in plan.workers], seats))
 
 
 def _run(cells: _Cells) -> OperationTimes | None:
@@ -289,7 +291,7 @@ def _run(cells: _Cells) -> OperationTimes | None:
         between_s=between_s,
         cells=cells.number,
     )
-    return run_of(Columns(table.counts, table.kind, table.pipeline, table.microbatch), shape)
+    return run_of(table.columns, shape)
 
 
 def _number_cells(table: _OrderColumns) -> _Cells:

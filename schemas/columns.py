@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .errors import InvalidInputError
-from .orders import KINDS, SUFFIX, Operation, parse_operation, print_operation
+from .orders import KINDS, NONE, SUFFIX, Operation, parse_operation, print_operation
 from .plan import Layers
 from .quantities import print_time
 from .timeline import Event, Span, Timeline, WorkerMemory
@@ -61,6 +61,7 @@ class TimelineColumns:
         suffixes: what stands behind the tokens of operations of some layers only (`:4-6`), or which were run again for
             a message alone (`~`); the first one is empty.
         suffix: each span's place in `suffixes`; None: all have none.
+        stage: the virtual stage of each operation, NONE where its worker holds but one; None: all hold but one.
         is_fed: whether each span begins with a message that was kept and is sent again; None: nobody knows.
         fact: what is said of it in place of how long it takes; None: that is said.
     """
@@ -85,6 +86,7 @@ class TimelineColumns:
     is_cut: bool = False
     suffixes: tuple[str, ...] = ("",)
     suffix: "Ints | None" = None
+    stage: "Ints | None" = None
     is_fed: "Flags | None" = None
     fact: str | None = None
 
@@ -130,7 +132,8 @@ class TimelineColumns:
         if kind >= len(KINDS):
             return self.others[kind - len(KINDS)]
         own = int(self.places[self.worker[row], 0])
-        return _token(kind, int(self.pipeline[row]), int(self.microbatch[row]), own) + self.suffix_of(row)
+        stage = NONE if self.stage is None else int(self.stage[row])
+        return _token(kind, int(self.pipeline[row]), int(self.microbatch[row]), own, stage) + self.suffix_of(row)
 
     def suffix_of(self, row: "int | np.integer[Any]") -> str:
         """What stands behind the token of the n-th span."""
@@ -139,7 +142,7 @@ class TimelineColumns:
     def taken(self, rows: "Flags | Ints", shift_s: float = 0.0) -> "TimelineColumns":
         """Only some of the spans, each `shift_s` earlier."""
         part = {name: getattr(self, name)[rows] for name in ("worker", "kind", "pipeline", "microbatch", "iteration")}
-        extra = {"suffix": self.suffix, "is_fed": self.is_fed}
+        extra = {"suffix": self.suffix, "stage": self.stage, "is_fed": self.is_fed}
         part |= {name: column[rows] for name, column in extra.items() if column is not None}
         start_s, end_s = self.start_s[rows], self.end_s[rows]
         if shift_s:
@@ -156,8 +159,8 @@ class TimelineColumns:
 
 
 @cache
-def _token(kind: int, pipeline: int, microbatch: int, own: int) -> str:
-    return print_operation((KINDS[kind], pipeline, microbatch), own)  # type: ignore[arg-type]
+def _token(kind: int, pipeline: int, microbatch: int, own: int, stage: int) -> str:
+    return print_operation(Operation(KINDS[kind], pipeline, microbatch, None if stage == NONE else stage), own)
 
 
 def columns_of(timeline: Timeline | TimelineColumns) -> TimelineColumns:
@@ -171,34 +174,34 @@ def columns_of(timeline: Timeline | TimelineColumns) -> TimelineColumns:
     names: dict[str, int] = {}
     others: dict[str, int] = {}
     suffixes: dict[str, int] = {"": 0}
-    known: dict[tuple[str, str], tuple[int, int, int, int, int]] = {}
+    known: dict[tuple[str, str], tuple[int, ...]] = {}
     rows = []
     for span in timeline.spans:
         key = span.worker, span.op
         if key not in known:
             known[key] = _read(span, names, others, suffixes)
         rows.append((*known[key], span.iteration))
-    worker, kind, pipeline, microbatch, suffix, iteration = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+    worker, kind, pipeline, microbatch, stage, suffix, iteration = np.array(rows, dtype=np.int64).reshape(-1, 7).T
     return TimelineColumns(
         timeline.source, tuple(names), tuple(others), worker, kind, pipeline, microbatch,
         np.array([span.start_s for span in timeline.spans], dtype=np.float64),
         np.array([span.end_s for span in timeline.spans], dtype=np.float64),
         iteration, timeline.workers, timeline.events, timeline.plan, timeline.paced,
         suffixes=tuple(suffixes), suffix=suffix if len(suffixes) > 1 else None,
+        stage=stage if (stage != NONE).any() else None,
     )  # fmt: skip
 
 
-def _read(
-    span: Span, names: dict[str, int], others: dict[str, int], suffixes: dict[str, int]
-) -> tuple[int, int, int, int, int]:
-    """Worker, kind, pipeline, micro-batch and suffix of a span, as numbers."""
+def _read(span: Span, names: dict[str, int], others: dict[str, int], suffixes: dict[str, int]) -> tuple[int, ...]:
+    """Worker, kind, pipeline, micro-batch, virtual stage and suffix of a span, as numbers."""
     worker = names.setdefault(span.worker, len(names))
     own = worker_place(span.worker)[0]
     try:
-        (kind, pipeline, microbatch), suffix = parse_span(span.op, own)
+        (kind, pipeline, microbatch, stage), suffix = parse_span(span.op, own)
     except InvalidInputError:
-        return worker, len(KINDS) + others.setdefault(span.op, len(others)), own, 0, 0
-    return worker, KINDS.index(kind), pipeline, microbatch, suffixes.setdefault(suffix, len(suffixes))
+        return worker, len(KINDS) + others.setdefault(span.op, len(others)), own, 0, NONE, 0
+    number = suffixes.setdefault(suffix, len(suffixes))
+    return worker, KINDS.index(kind), pipeline, microbatch, NONE if stage is None else stage, number
 
 
 def parse_span(op: str, pipeline: int) -> tuple[Operation, str]:

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 from importlib.resources import files
 from pathlib import Path
 
-FORMAT_MAJOR, FORMAT_MINOR = 1, 0
-FORMAT_VERSION = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
+# Documents that have a placement (plan.py) are of version 2.0: readers of 1.x would take them for plain ones. All
+# others stay 1.0, to the byte.
+PLAIN_MAJOR, PLACED_MAJOR, FORMAT_MINOR = 1, 2, 0
+PLAIN_VERSION = f"{PLAIN_MAJOR}.{FORMAT_MINOR}"
 # Beside seconds, the numbers without a unit that may be fractions.
 FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown", "weight_wait"})
 
@@ -70,8 +72,8 @@ def read_document(path: str, kind: type[D]) -> D:
 def parse_document(data: bytes, kind: type[D], source: str) -> D:
     """Validate the bytes of one document; `source` names them in errors.
 
-    A file of format version 1.0 may hold only keys that are known; one of a later 1.x may hold others, which are
-    ignored with a warning; another major version is refused.
+    A file of format version 1.0 or 2.0 may hold only keys that are known; one of a later 1.x or 2.x may hold others,
+    which are ignored with a warning; another major version is refused, and a placement in 1.x.
     """
     return _document_of(_parse_json(data, source), kind, source)
 
@@ -88,9 +90,9 @@ def _document_of(tree: Any, kind: type[D], source: str) -> D:
         raise InvalidInputError(
             f"the format version {version!r} is not of the form major.minor", where=f"{source}, /format_version"
         )
-    if int(numbers[1]) != FORMAT_MAJOR:
+    if int(numbers[1]) not in (PLAIN_MAJOR, PLACED_MAJOR):
         raise InvalidInputError(
-            f"format version {version} is not known here, only {FORMAT_MAJOR}.x",
+            f"format version {version} is not known here, only {PLAIN_MAJOR}.x and {PLACED_MAJOR}.x",
             where=f"{source}, /format_version",
             fix="use the rtk that wrote the file, or write it again with this one",
         )
@@ -98,6 +100,12 @@ def _document_of(tree: Any, kind: type[D], source: str) -> D:
     body = {key: value for key, value in tree.items() if key not in ("format", "format_version")}
     document: D = _validate(body, kind, source, tolerate_unknown=minor > FORMAT_MINOR)
     try:
+        if int(numbers[1]) == PLAIN_MAJOR and _is_placed(document):
+            raise InvalidInputError(
+                f"the document has a placement, which format version {version} does not know",
+                where="/format_version",
+                fix=f"write {_version(document)}, if the placement is meant",
+            )
         document.validate()
     except InvalidInputError as error:
         raise InvalidInputError(error.what, where=f"{source}, {error.where}", fix=error.fix) from None
@@ -135,8 +143,18 @@ def canonical(document: Document) -> bytes:
 
     Byte counts print as integers where they are whole, all other floats as floats, so equal documents are equal bytes.
     """
-    tree = {"format": document.FORMAT, "format_version": FORMAT_VERSION, **to_tree(document)}
+    tree = {"format": document.FORMAT, "format_version": _version(document), **to_tree(document)}
     return canonical_json(tree)
+
+
+def _version(document: Document) -> str:
+    """The lowest format version that can say a document."""
+    return f"{PLACED_MAJOR}.{FORMAT_MINOR}" if _is_placed(document) else PLAIN_VERSION
+
+
+def _is_placed(document: Document) -> bool:
+    """Whether a document has a placement, or operations that are written as with one; most kinds never have."""
+    return bool(getattr(document, "is_placed", False))
 
 
 def canonical_json(tree: Any) -> bytes:
@@ -345,9 +363,10 @@ def document_kinds() -> "dict[str, type[Document]]":
 def schema_of(kind: "type[Document]") -> dict[str, Any]:
     """The JSON Schema of a document's class, with its format and version."""
     tree = type_adapter(kind).json_schema()
+    majors = f"[{PLAIN_MAJOR}{PLACED_MAJOR}]" if hasattr(kind, "is_placed") else f"{PLAIN_MAJOR}"
     header = {
         "format": {"const": kind.FORMAT},
-        "format_version": {"type": "string", "pattern": "^1\\.[0-9]+$"},
+        "format_version": {"type": "string", "pattern": f"^{majors}\\.[0-9]+$"},
     }
     return {
         **tree,

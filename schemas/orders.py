@@ -1,7 +1,8 @@
 """Orders: the operations of one worker, and their text form `F0 F1 I0 F1.3 W0 …`.
 
 Torch's letters: F forward, I backward-input, W backward-weight, B full backward (I and W fused). The papers write B
-for what is I here. `F3` is the micro-batch 3 of the worker's own pipeline, `F1.3` that of pipeline 1.
+for what is I here. `F3` is the micro-batch 3 of the worker's own pipeline, `F1.3` that of pipeline 1. Where a worker
+holds several virtual stages, and only there, the stage stands in front: `5F1.3`, as in torch's own schedules.
 """
 
 from __future__ import annotations
@@ -38,19 +39,25 @@ _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 TOKEN = rf"([FIWB])(?:({_NUMBER})\.)?({_NUMBER})"
 # What stands behind it in what is left of an iteration (resumption.py): its layers, and `~` if only its message counts.
 SUFFIX = rf"(?::({_NUMBER})-({_NUMBER}))?(~)?"
-_TOKEN = re.compile(TOKEN)
+_TOKEN = re.compile(rf"({_NUMBER})?{TOKEN}")
 # Possessive (`+` behind a quantifier): what follows decides what every character is, so to go back would be in vain.
 _DIGITS = r"(?:0|[1-9][0-9]{0,8}+)"
 _OPERATION = rf"[FIWB]{_DIGITS}(?:\.{_DIGITS})?+"
 _ORDER = re.compile(rf"(?:{_OPERATION}(?: {_OPERATION})*+)?+")
+_PLACED_ORDER = re.compile(rf"(?:{_DIGITS}{_OPERATION}(?: {_DIGITS}{_OPERATION})*+)?+")
+_STAGES = re.compile(r"(?:^| )([0-9]+)")
 
 
 class Operation(NamedTuple):
-    """One operation: its kind, and the micro-batch `pipeline.microbatch` it works on."""
+    """One operation: its kind, and the micro-batch `pipeline.microbatch` it works on.
+
+    `stage` is its virtual stage where its worker holds several; None where there is but one that it can be.
+    """
 
     kind: Kind
     pipeline: int
     microbatch: int
+    stage: int | None = None
 
 
 def parse_operation(token: str, pipeline: int) -> Operation:
@@ -60,40 +67,73 @@ def parse_operation(token: str, pipeline: int) -> Operation:
         raise InvalidInputError(
             f"{token!r} is not an operation", fix="write F, I, W or B and a micro-batch: F3, or F1.3 of pipeline 1"
         )
-    kind, other, microbatch = match.groups()
-    return Operation(cast(Kind, kind), pipeline if other is None else int(other), int(microbatch))
+    stage, kind, other, microbatch = match.groups()
+    origin = pipeline if other is None else int(other)
+    return Operation(cast(Kind, kind), origin, int(microbatch), None if stage is None else int(stage))
 
 
-def parse_order(text: str, pipeline: int) -> tuple[Operation, ...]:
+def parse_order(text: str, pipeline: int, seats: Sequence[int] | None = ()) -> tuple[Operation, ...]:
     """Read an order of a worker in `pipeline`.
 
     Args:
         text: operations separated by single spaces.
         pipeline: the worker's own pipeline, that of tokens without a prefix.
+        seats: the virtual stages that the worker holds, where they are several; None: the order was checked before.
 
     Raises:
         InvalidInputError: a token is no operation; the message gives its place, counted from 0.
     """
-    check_order_text(text)
+    if seats is not None:
+        check_order_text(text, seats)
     return tuple(
         [
-            Operation(cast(Kind, kind), int(other) if other else pipeline, int(microbatch))
-            for kind, other, microbatch in _TOKEN.findall(text)
+            Operation(
+                cast(Kind, kind), int(other) if other else pipeline, int(microbatch), int(stage) if stage else None
+            )
+            for stage, kind, other, microbatch in _TOKEN.findall(text)
         ]
     )
 
 
-def check_order_text(text: str) -> None:
-    """Raise InvalidInputError, with the token's place, unless `text` is an order."""
-    if _ORDER.fullmatch(text):
+def check_order_text(text: str, seats: Sequence[int] = ()) -> None:
+    """Raise InvalidInputError, with the token's place, unless `text` is an order.
+
+    Args:
+        text: that of a worker.
+        seats: the virtual stages that the worker holds; which of them it is must stand in each token if, and only if,
+            they are several.
+    """
+    several = len(seats) > 1
+    known = not several or {int(stage) for stage in _STAGES.findall(text)} <= set(seats)
+    if known and (_PLACED_ORDER if several else _ORDER).fullmatch(text):
         return
     for place, token in enumerate(text.split(" ")):
-        if not _TOKEN.fullmatch(token):
-            what = f"{token!r} is not an operation" if token else "a space too many stands in the order"
-            raise InvalidInputError(
-                f"{what} (operation {place}, counted from 0)",
-                fix="write F, I, W or B and a micro-batch, separated by one space: F3, or F1.3 of pipeline 1",
-            )
+        problem = _problem_of(token, seats)
+        if problem is not None:
+            what, fix = problem
+            raise InvalidInputError(f"{what} (operation {place}, counted from 0)", fix=fix)
+
+
+def _problem_of(token: str, seats: Sequence[int]) -> tuple[str, str] | None:
+    """What is wrong with a token, and what to do."""
+    match = _TOKEN.fullmatch(token)
+    if match is None:
+        what = f"{token!r} is not an operation" if token else "a space too many stands in the order"
+        if "(" in token or ";" in token or ")" in token:
+            return what, "write pairs one after the other, such as 5F7 2B3; rtk import does so"
+        return what, "write F, I, W or B and a micro-batch, separated by one space: F3, or F1.3 of pipeline 1"
+    if len(seats) < 2:
+        if match[1] is None:
+            return None
+        plain = token[len(match[1]) :]
+        return f"{token!r} names a virtual stage, but the worker holds one only", f"write {plain}"
+    held = ", ".join(map(str, seats))
+    if match[1] is None:
+        what = f"{token!r} does not say of which virtual stage it is; the worker holds {held}"
+        return what, f"write it in front, such as {seats[0]}{token}"
+    if int(match[1]) not in seats:
+        return f"{token!r} is of a virtual stage that the worker does not hold: it has {held}", "correct the order"
+    return None
 
 
 class Columns(NamedTuple):
@@ -103,28 +143,34 @@ class Columns(NamedTuple):
         counts: operations of each order, which stand together; array of orders.
         kind: each operation's place in `KINDS`; array of operations, as are the next.
         pipeline, microbatch: the micro-batch that each works on.
+        stage: the virtual stage that each is of.
     """
 
     counts: Ints
     kind: Ints
     pipeline: Ints
     microbatch: Ints
+    stage: Ints
 
 
-def parse_columns(texts: Sequence[str], pipelines: Sequence[int]) -> Columns:
+def parse_columns(texts: Sequence[str], pipelines: Sequence[int], seats: Sequence[Sequence[int]]) -> Columns:
     """Read the orders of many workers at once: what `parse_order` says of each, for millions of operations.
 
     Args:
         texts: an order for each worker.
         pipelines: each worker's own pipeline, that of tokens without a prefix.
+        seats: the virtual stages that each worker holds.
 
     Raises:
         InvalidInputError: a token is no operation; the message gives its place, counted from 0.
     """
     import numpy as np  # late: most readers of a plan need none of it
 
+    if any(len(held) > 1 for held in seats):
+        return _parsed(texts, pipelines, seats)
+    stages = np.array([held[0] for held in seats], dtype=np.int64)
     if pays(read_orders, sum(map(len, texts)), NUMPY_CHARACTERS):
-        return _read(texts, pipelines)
+        return _read(texts, pipelines, stages)
     for text in texts:
         check_order_text(text)
     counts = np.array([text.count(" ") + 1 if text else 0 for text in texts], dtype=np.int64)
@@ -138,10 +184,25 @@ def parse_columns(texts: Sequence[str], pipelines: Sequence[int]) -> Columns:
     first[dotted] = dots + 1
     number_of = np.zeros(256, dtype=np.int64)
     number_of[[ord(kind) for kind in KINDS]] = range(len(KINDS))
-    return Columns(counts, number_of[buffer[spaces + 1]], pipeline, _numbers(buffer, first, stop))
+    kind, microbatch = number_of[buffer[spaces + 1]], _numbers(buffer, first, stop)
+    return Columns(counts, kind, pipeline, microbatch, np.repeat(stages, counts))
 
 
-def _read(texts: Sequence[str], pipelines: Sequence[int]) -> Columns:
+def _parsed(texts: Sequence[str], pipelines: Sequence[int], seats: Sequence[Sequence[int]]) -> Columns:
+    """The same where some workers hold several virtual stages: token by token."""
+    import numpy as np
+
+    orders = [parse_order(*one) for one in zip(texts, pipelines, seats, strict=True)]
+    rows = [
+        (KINDS.index(kind), pipeline, microbatch, held[0] if stage is None else stage)
+        for order, held in zip(orders, seats, strict=True)
+        for kind, pipeline, microbatch, stage in order
+    ]
+    columns = np.array(rows, dtype=np.int64).reshape(len(rows), 4).T
+    return Columns(np.array([len(order) for order in orders], dtype=np.int64), *np.ascontiguousarray(columns))
+
+
+def _read(texts: Sequence[str], pipelines: Sequence[int], stages: Ints) -> Columns:
     """The same by machine code, in one pass over the characters."""
     import numpy as np
 
@@ -156,7 +217,7 @@ def _read(texts: Sequence[str], pipelines: Sequence[int]) -> Columns:
     if broken != NONE:
         check_order_text(texts[broken])
     rows = int(counts.sum())
-    return Columns(counts, kind[:rows], pipeline[:rows], microbatch[:rows])
+    return Columns(counts, kind[:rows], pipeline[:rows], microbatch[:rows], np.repeat(stages, counts))
 
 
 @kernel
@@ -248,15 +309,11 @@ def _numbers(buffer: NDArray[np.uint8], first: Ints, stop: Ints) -> Ints:
 
 def print_operation(operation: Operation, pipeline: int) -> str:
     """The token of an operation in an order of a worker in `pipeline`."""
-    kind, origin, microbatch = operation
-    return f"{kind}{microbatch}" if origin == pipeline else f"{kind}{origin}.{microbatch}"
+    kind, origin, microbatch, stage = operation
+    token = f"{kind}{microbatch}" if origin == pipeline else f"{kind}{origin}.{microbatch}"
+    return token if stage is None else f"{stage}{token}"
 
 
 def print_order(operations: Iterable[Operation], pipeline: int) -> str:
     """The text form of an order of a worker in `pipeline`; `parse_order` reads it back."""
-    return " ".join(
-        [
-            f"{kind}{microbatch}" if origin == pipeline else f"{kind}{origin}.{microbatch}"
-            for kind, origin, microbatch in operations
-        ]
-    )
+    return " ".join([print_operation(operation, pipeline) for operation in operations])

@@ -3,8 +3,8 @@
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
+from functools import cache, cached_property
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -18,12 +18,16 @@ Proof = Literal["optimal", "bound", "none"]
 ProofScope = Literal["routing", "all-routings"]
 Optimizer = Literal["synchronous", "staggered"]
 Layers = tuple[LayerNumber, LayerNumber]  # [first, stop)
-Place = tuple[int, int]  # pipeline and stage
+Place = tuple[int, int]  # pipeline and column; where each column holds one stage, that stage
+Placement = tuple[tuple[Index, ...], ...]  # the virtual stages of each column of a pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Consecutive layers [first, stop) that one worker holds, with their costs for one micro-batch."""
+    """Consecutive layers [first, stop) that one worker holds, with their costs for one micro-batch.
+
+    `backward_s` is what a full backward pass takes where that is not what its two halves take one after the other.
+    """
 
     layers: Layers
     forward_s: Seconds
@@ -35,7 +39,9 @@ class Stage:
     activation_bytes: Bytes = 0.0
     weight_stash_bytes: Bytes = 0.0
     memory_limit_bytes: Bytes | None = None
+    backward_s: Seconds | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"backward_s"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     @property
@@ -52,6 +58,8 @@ class Stage:
                 return self.backward_input_s
             case "W":
                 return self.backward_weight_s
+            case _ if self.backward_s is not None:
+                return self.backward_s
             case _:
                 return self.backward_input_s + self.backward_weight_s
 
@@ -67,13 +75,43 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pipeline's shape: its stages, and the links between neighbours (one fewer)."""
+    """A pipeline's shape: its stages, and the links between neighbours (one fewer).
+
+    A placement says which of the stages, then called virtual, each column holds, ascending; without one each column
+    holds the stage of its number. Beside a placement limits are those of columns, else they stand at the stages.
+    """
 
     name: Name
     stages: Annotated[tuple[Stage, ...], MinLen(1)]
     links: tuple[Link, ...]
+    placement: Placement | None = None
+    memory_limits_bytes: tuple[Bytes, ...] | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement", "memory_limits_bytes"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def columns(self) -> Placement:
+        """The virtual stages of each column."""
+        return plain_placement(len(self.stages)) if self.placement is None else self.placement
+
+    @property
+    def column_of(self) -> tuple[int, ...]:
+        """The column of each virtual stage."""
+        found = {stage: column for column, held in enumerate(self.columns) for stage in held}
+        return tuple(found[stage] for stage in range(len(self.stages)))
+
+    def limit_bytes(self, column: int) -> float | None:
+        """The memory limit of a column's workers, in bytes."""
+        if self.placement is None:
+            return self.stages[column].memory_limit_bytes
+        return None if self.memory_limits_bytes is None else self.memory_limits_bytes[column]
+
+
+@cache
+def plain_placement(stages: int) -> Placement:
+    """The placement in which each column holds the stage of its number."""
+    return tuple((stage,) for stage in range(stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +128,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The holder of one stage in one pipeline: its order, or that it failed."""
+    """The holder of one column in one pipeline, of its stage or virtual stages: its order, or that it failed."""
 
     pipeline: Index
     stage: Index
@@ -103,7 +141,7 @@ class Worker:
 
     @property
     def place(self) -> Place:
-        """Its pipeline and its stage."""
+        """Its pipeline and its column."""
         return self.pipeline, self.stage
 
     @property
@@ -113,7 +151,7 @@ class Worker:
 
     def operations(self) -> tuple[Operation, ...]:
         """The order, parsed; none for a failed worker."""
-        return parse_order(self.order or "", self.pipeline)
+        return parse_order(self.order or "", self.pipeline, None)
 
 
 def place_of(name: str) -> Place:
@@ -212,9 +250,46 @@ class Plan(Displayed):
         own = self.pipelines[pipeline].links
         return self.template_of(pipeline).links if own is None else own
 
+    @cached_property
+    def is_placed(self) -> bool:
+        """Whether it has a placement; then it is a document of format version 2.0."""
+        return any(template.placement is not None for template in self.templates)
+
+    def seats_of(self, worker: Worker) -> tuple[int, ...]:
+        """The virtual stages that a worker holds, ascending."""
+        return self.template_of(worker.pipeline).columns[worker.stage]
+
+    def stages_of(self, worker: Worker) -> tuple[Stage, ...]:
+        """The stages that a worker holds, ascending."""
+        stages = self.template_of(worker.pipeline).stages
+        return tuple(stages[stage] for stage in self.seats_of(worker))
+
     def stage_of(self, worker: Worker) -> Stage:
-        """The stage that a worker holds."""
-        return self.template_of(worker.pipeline).stages[worker.stage]
+        """The stage that a worker holds, which must be one only; `stages_of` and `stage_at` serve all plans."""
+        (stage,) = self.stages_of(worker)
+        return stage
+
+    def virtual_stage(self, worker: Worker, operation: Operation) -> int:
+        """Which stage an operation of a worker is of."""
+        return self.seats_of(worker)[0] if operation.stage is None else operation.stage
+
+    def stage_at(self, worker: Worker, operation: Operation) -> Stage:
+        """The stage that an operation of a worker is of, which says what it costs."""
+        return self.template_of(worker.pipeline).stages[self.virtual_stage(worker, operation)]
+
+    def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
+        """The layers that a worker holds: ranges, ascending, with others between them."""
+        found: list[Layers] = []
+        for first, stop in (stage.layers for stage in self.stages_of(worker)):
+            if found and found[-1][1] == first:
+                found[-1] = found[-1][0], stop
+            else:
+                found.append((first, stop))
+        return tuple(found)
+
+    def limit_bytes(self, worker: Worker) -> float | None:
+        """A worker's memory limit for activations, in bytes."""
+        return self.template_of(worker.pipeline).limit_bytes(worker.stage)
 
     def live_workers(self) -> tuple[Worker, ...]:
         """The workers that have not failed, in order: rank r of a run is the r-th of them."""
@@ -289,7 +364,8 @@ class Plan(Displayed):
                 )
             if pipeline.links is not None:
                 _check_links(pipeline.links, template.stages, f"/pipelines/{k}/links")
-        expected = [(k, i) for k in range(len(self.pipelines)) for i in range(len(self.template_of(k).stages))]
+                _check_hops(pipeline.links, template, f"/pipelines/{k}/links")
+        expected = [(k, i) for k in range(len(self.pipelines)) for i in range(len(self.template_of(k).columns))]
         found = [worker.place for worker in self.workers]
         if found != expected:
             place = next(
@@ -308,7 +384,7 @@ class Plan(Displayed):
                     f"worker {worker.name} needs either an order or `failed: true`", where=f"/workers/{n}"
                 )
             try:
-                check_order_text(worker.order or "")
+                check_order_text(worker.order or "", self.seats_of(worker))
             except InvalidInputError as error:
                 raise InvalidInputError(error.what, where=f"/workers/{n}/order", fix=error.fix) from None
         peaks = self.prediction.peak_memory_bytes if self.prediction else None
@@ -322,7 +398,9 @@ class Plan(Displayed):
             raise InvalidInputError("two templates have one name", where="/templates", fix="name each differently")
         for t, template in enumerate(self.templates):
             where = f"/templates/{t}"
+            _check_placement(template, where)
             check_shape(template.stages, template.links, where)
+            _check_hops(template.links, template, f"{where}/links")
             expected = template.stages[-1].layers[1]
             if expected != self.total_layers():
                 raise InvalidInputError(
@@ -380,6 +458,43 @@ def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) 
     _check_links(links, stages, f"{where}/links")
 
 
+def _check_placement(template: Template, where: str) -> None:
+    """Raise InvalidInputError unless each virtual stage is at one column, and limits are at the right place."""
+    placement, limits = template.placement, template.memory_limits_bytes
+    if placement is None:
+        if limits is not None:
+            what = "limits of columns stand here, without a placement"
+            raise InvalidInputError(
+                what, where=f"{where}/memory_limits_bytes", fix="write memory_limit_bytes at each stage"
+            )
+        return
+    count = len(template.stages)
+    if len(placement) > count:
+        what = f"there are {len(placement)} columns for {count} stages"
+        raise InvalidInputError(what, where=f"{where}/placement", fix="each column holds one stage at least")
+    for c, held in enumerate(placement):
+        if not held or any(a >= b for a, b in pairwise(held)) or held[-1] >= count:
+            what = "the column is empty" if not held else f"the column holds {list(held)} of {count} virtual stages"
+            fix = f"give each column virtual stages of 0 to {count - 1}, ascending"
+            raise InvalidInputError(what, where=f"{where}/placement/{c}", fix=fix)
+    every = [stage for held in placement for stage in held]
+    if len(every) != count or len(set(every)) != count:
+        doubled = next((stage for stage in every if every.count(stage) > 1), None)
+        missing = next((stage for stage in range(count) if stage not in every), None)
+        what = f"stage {missing} is at no column" if doubled is None else f"stage {doubled} is there twice"
+        raise InvalidInputError(what, where=f"{where}/placement", fix="each virtual stage is at one column")
+    for i, stage in enumerate(template.stages):
+        if stage.memory_limit_bytes is not None:
+            raise InvalidInputError(
+                "a stage has a limit, beside a placement",
+                where=f"{where}/stages/{i}/memory_limit_bytes",
+                fix="write null here, and the limit of each column in memory_limits_bytes",
+            )
+    if limits is not None and len(limits) != len(placement):
+        what = f"{len(limits)} limits for {len(placement)} columns"
+        raise InvalidInputError(what, where=f"{where}/memory_limits_bytes", fix="give one for each column")
+
+
 def _check_links(links: tuple[Link, ...], stages: tuple[Stage, ...], where: str) -> None:
     if len(links) != len(stages) - 1:
         raise InvalidInputError(
@@ -387,3 +502,20 @@ def _check_links(links: tuple[Link, ...], stages: tuple[Stage, ...], where: str)
             where=where,
             fix="give one link fewer than stages: link i lies between stages i and i+1",
         )
+
+
+def _check_hops(links: tuple[Link, ...], template: Template, where: str) -> None:
+    """Raise InvalidInputError unless hops inside a column take no time, and those between two columns the same."""
+    if template.placement is None:
+        return
+    column_of = template.column_of
+    first: dict[tuple[int, int], int] = {}
+    for i, link in enumerate(links):
+        one, other = sorted(column_of[i : i + 2])
+        if one == other and link.delay_s != 0:
+            what = f"stages {i} and {i + 1} are at one column, a message between them takes no time"
+            raise InvalidInputError(what, where=f"{where}/{i}/delay_s", fix="write 0")
+        like = first.setdefault((one, other), i)
+        if links[like].delay_s != link.delay_s:
+            what = f"links {like} and {i} are between the same columns, {one} and {other}, with unlike delays"
+            raise InvalidInputError(what, where=f"{where}/{i}/delay_s", fix="give both the same")

@@ -231,7 +231,8 @@ def read_rest(plan: Plan, rest: Rest) -> RestColumns:
     live = plan.live_workers()
     texts = [one.order for one in rest.workers]
     plain = [_SUFFIX.sub("", text) if ":" in text or "~" in text else text for text in texts]
-    counts, kind, pipeline, number = parse_columns(plain, [worker.pipeline for worker in live])
+    seats = list(map(plan.seats_of, live))
+    counts, kind, pipeline, number, _ = parse_columns(plain, [worker.pipeline for worker in live], seats)
     held = np.array([plan.stage_of(worker).layers for worker in live], dtype=np.int64).reshape(-1, 2)
     start, stop = np.repeat(held[:, 0], counts), np.repeat(held[:, 1], counts)
     accumulates = np.ones(len(kind), dtype=bool)

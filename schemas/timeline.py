@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import Any, ClassVar, Literal
 
@@ -72,7 +73,7 @@ class WorkerMemory:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline(Displayed):
     """Spans and events in time order, and where they came from.
 
@@ -90,6 +91,11 @@ class Timeline(Displayed):
     FORMAT: ClassVar[str] = "rtk.timeline"
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @cached_property
+    def is_placed(self) -> bool:
+        """Whether operations say of which virtual stage they are; then it is a document of format version 2.0."""
+        return any(span.op[:1].isdigit() for span in self.spans)
 
     def validate(self) -> None:
         """Raise InvalidInputError for a span that ends before it starts."""

@@ -168,7 +168,7 @@ def _link_delays(run: _Run) -> dict[LinkPlace, float]:
             for span, operation in _operations(spans, worker):
                 sender = worker.stage + (-1 if operation.kind == "F" else 1)
                 kinds = {"F": ("F",), "W": ()}.get(operation.kind, ("I", "B"))
-                sent_s = [done_s.get((kind, *operation[1:], sender), math.inf) for kind in kinds]
+                sent_s = [done_s.get((kind, *operation[1:3], sender), math.inf) for kind in kinds]
                 if sent_s and free_s <= min(sent_s) < math.inf:
                     late_s[operation.pipeline, min(sender, worker.stage)].append(span.start_s - min(sent_s))
                 free_s = span.end_s

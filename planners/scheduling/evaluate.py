@@ -302,5 +302,5 @@ def _needed(plan: Plan, worker: Worker, operation: Operation) -> Key | None:
 
 
 def _sent_key(plan: Plan, timed: TimedOperation) -> Key:
-    kind, pipeline, microbatch = timed.operation
+    kind, pipeline, microbatch, _ = timed.operation
     return ("I" if kind == "B" else kind, pipeline, microbatch, plan.workers[timed.worker].stage)

@@ -326,9 +326,9 @@ def ordered_problem_of(plan: Plan) -> tuple[Problem, Orders]:
     executor = np.full((len(origin), depth), NO_WORKER, dtype=np.int64)
     split = np.zeros(executor.shape, dtype=np.bool_)
     texts, pipelines = [one.order or "" for one in plan.workers], [one.pipeline for one in plan.workers]
-    columns = parse_columns(texts, pipelines)
+    columns = parse_columns(texts, pipelines, list(map(plan.seats_of, plan.workers)))
     worker = np.repeat(np.arange(len(texts)), columns.counts)
-    job, stage = number[columns.pipeline, columns.microbatch], np.array([one.stage for one in plan.workers])[worker]
+    job, stage = number[columns.pipeline, columns.microbatch], columns.stage
     forward, split_backward = (columns.kind == LETTERS.index(kind) for kind in "FI")
     executor[job[forward], stage[forward]] = worker[forward]
     split[job[split_backward], stage[split_backward]] = True

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.documents import (
-    FORMAT_VERSION,
+    PLAIN_VERSION,
     parse_document,
     pointer,
     read_document,
@@ -244,7 +244,7 @@ def _stored_bytes(folder: Path, entry: AtlasEntry) -> bytes:
 def _common(atlas: Atlas) -> dict[str, Any]:
     """What all plans of an atlas have in common, as JSON."""
     tree = {name: value for name, value in to_tree(atlas).items() if name != "plans"}
-    return {"format": Atlas.FORMAT, "format_version": FORMAT_VERSION, **tree}
+    return {"format": Atlas.FORMAT, "format_version": PLAIN_VERSION, **tree}
 
 
 def _whole_lines(journal: Path) -> list[bytes]:

@@ -56,8 +56,8 @@ def _without_room(operations: Iterable[Operation], stage: PlannedStage, limit_by
         "B": -stage.activation_bytes,
     }
     used_bytes, found = 0.0, set[Key]()
-    for kind, *key in operations:
-        place = (key[0], key[1])
+    for kind, pipeline, microbatch, _ in operations:
+        place = (pipeline, microbatch)
         if kind == "F" and used_bytes + stage.activation_bytes > limit_bytes:
             found.add(place)
         if place not in found:

@@ -175,7 +175,7 @@ class _Work:
 
     def run(self, one: Compute) -> None:
         """An operation is done."""
-        kind, pipeline, microbatch = one.operation
+        kind, pipeline, microbatch, _ = one.operation
         number = self._plan.microbatch_offset(pipeline) + microbatch
         layers = one.layers or self._own
         for exchanged in (taken_by, made_by):

@@ -154,7 +154,7 @@ def test_live_workers_keep_their_own_and_share_the_rest_evenly(case: tuple[Clust
     for stage, count in enumerate(slots.counts.tolist()):
         assert np.bincount(executor[:, stage]).max() <= count
     for worker in plan.workers:
-        executed = {kind: {(k, j) for o, k, j in worker.operations() if o == kind} for kind in "FIWB"}
+        executed = {kind: {(k, j) for o, k, j, _ in worker.operations() if o == kind} for kind in "FIWB"}
         assert executed["F"] == executed["I"] | executed["B"]
         assert executed["W"] == executed["I"]
 

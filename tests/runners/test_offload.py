@@ -74,7 +74,7 @@ def test_the_device_never_holds_more(order: list[tuple[str, int]], limit_bytes: 
 def peak_bytes(operations: list[Operation], waiting: frozenset[tuple[int, int]]) -> float:
     used, most = 0.0, 0.0
     for operation in operations:
-        if operation[1:] not in waiting:
+        if operation[1:3] not in waiting:
             used += {"F": 2.0, "I": -1.0, "W": -1.0}[operation.kind]
         most = max(most, used)
     return most

@@ -70,9 +70,9 @@ def test_programs_are_the_orders_with_their_exchanges(plan: Plan) -> None:
                 assert isinstance(before, Receive) == receives
                 assert isinstance(after, Send) == sends
                 if isinstance(before, Receive):
-                    assert _of(before.message) == step.operation[1:]
+                    assert _of(before.message) == step.operation[1:3]
                 if isinstance(after, Send):
-                    assert _of(after.message) == step.operation[1:]
+                    assert _of(after.message) == step.operation[1:3]
 
 
 def _of(message: Message) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -24,7 +25,10 @@ from rtk.schemas.orders import (
 
 # Orders are read at once by numpy, by machine code, or by what that is compiled from.
 WAYS = ["numpy", "machine code", "its source"]
-OPERATIONS = st.builds(Operation, st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 12), st.integers(0, 10**9 - 1))
+OPERATIONS = st.builds(
+    Operation, st.sampled_from(["F", "I", "W", "B"]), st.integers(0, 12), st.integers(0, 10**9 - 1), st.none()
+)
+STAGES = [0, 3, 12]
 
 
 def _interpreted(kernel: Callable[..., int]) -> Callable[..., int]:
@@ -67,8 +71,9 @@ def test_columns_hold_what_the_orders_hold(orders: list[tuple[list[Operation], i
     """Many orders read at once, empty ones among them, hold the operations that they hold one by one."""
     texts, pipelines = [print_order(*order) for order in orders], [pipeline for _, pipeline in orders]
     with _read_by(way):
-        counts, *columns = parse_columns(texts, pipelines)
+        counts, *columns, stages = parse_columns(texts, pipelines, [(number,) for number in range(len(texts))])
     found = [Operation(KINDS[kind], k, j) for kind, k, j in zip(*(column.tolist() for column in columns), strict=True)]
+    assert stages.tolist() == np.repeat(np.arange(len(texts)), counts).tolist()
     parsed = [parse_order(text, pipeline) for text, pipeline in zip(texts, pipelines, strict=True)]
     assert counts.tolist() == [len(operations) for operations in parsed]
     assert found == [operation for operations in parsed for operation in operations]
@@ -95,15 +100,49 @@ def test_columns_refuse_what_orders_refuse(texts: list[str], way: str) -> None:
     """Orders read at once are refused as the first of them that is refused alone, in the same words."""
     alone = [_refusal(partial(parse_order, text, 0)) for text in texts]
     with _read_by(way):
-        together = _refusal(partial(parse_columns, texts, [0] * len(texts)))
+        together = _refusal(partial(parse_columns, texts, [0] * len(texts), [(0,)] * len(texts)))
     assert together == next((refusal for refusal in alone if refusal), None)
 
 
 @given(st.text(alphabet="FIWB01239. ", max_size=24))
 def test_order_is_text_whose_every_token_is_an_operation(text: str) -> None:
     """A text is an order just where it is empty or each part between single spaces is an operation by itself."""
-    parts = [_refusal(partial(parse_operation, token, 0)) for token in text.split(" ")] if text else []
-    assert (_refusal(partial(check_order_text, text)) is None) == (not any(parts))
+    tokens = text.split(" ") if text else []
+    broken = any(token[:1].isdigit() or _refusal(partial(parse_operation, token, 0)) for token in tokens)
+    assert (_refusal(partial(check_order_text, text)) is None) == (not broken)
+
+
+@given(st.lists(st.tuples(OPERATIONS, st.sampled_from(STAGES))), st.integers(0, 12))
+def test_orders_of_several_virtual_stages_round_trip(drawn: list[tuple[Operation, int]], pipeline: int) -> None:
+    """Each token says its virtual stage, read one by one and as columns."""
+    operations = tuple(one._replace(stage=stage) for one, stage in drawn)
+    text = print_order(operations, pipeline)
+    assert parse_order(text, pipeline, STAGES) == operations
+    found = parse_columns([text, "F0"], [pipeline, 0], [STAGES, (7,)])
+    assert found.stage.tolist() == [*(one.stage for one in operations), 7]
+    assert found.counts.tolist() == [len(operations), 1]
+    assert found.microbatch.tolist() == [*(one.microbatch for one in operations), 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "seats", "what"),
+    [
+        ("0F1 F3", (0, 5), r"'F3' does not say of which virtual stage it is; the worker holds 0, 5 \(operation 1"),
+        ("5F3", (5,), "'5F3' names a virtual stage, but the worker holds one only"),
+        ("5F3", (0, 3), "'5F3' is of a virtual stage that the worker does not hold"),
+        ("05F3", (0, 5), "'05F3' is not an operation"),
+        ("5 F3", (0, 5), "'5' is not an operation"),
+        ("5F", (0, 5), "'5F' is not an operation"),
+        ("5F1.", (0, 5), "'5F1.' is not an operation"),
+        ("5f3", (0, 5), "'5f3' is not an operation"),
+        ("(5F7;2B3)", (2, 5), r"'\(5F7;2B3\)' is not an operation"),
+        ("1000000000F3", (0, 5), "is not an operation"),
+    ],
+)
+def test_virtual_stages_are_named_where_there_are_several(text: str, seats: tuple[int, ...], what: str) -> None:
+    """A prefix stands if and only if its worker holds several virtual stages, this one among them."""
+    with pytest.raises(InvalidInputError, match=what):
+        check_order_text(text, seats)
 
 
 def test_prefix_names_another_pipeline() -> None:
@@ -141,7 +180,6 @@ def test_empty_order_has_no_operations() -> None:
         ("F1\n", 0),
         ("F٣", 0),
         ("F0 B0 X0", 2),
-        ("4F1", 0),
         ("F1000000000", 0),
         ("F" + "9" * 5000, 0),
     ],
@@ -155,6 +193,6 @@ def test_anything_else_is_refused_with_its_place(text: str, place: int) -> None:
 
 def test_single_operation_is_read_as_strictly() -> None:
     """One token alone is as strict as an order."""
-    for token in ("F01", "F", "", "F0 F1", "0F1"):
+    for token in ("F01", "F", "", "F0 F1", "00F1"):
         with pytest.raises(InvalidInputError, match="is not an operation"):
             parse_operation(token, 0)
