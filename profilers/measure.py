@@ -705,8 +705,8 @@ class LayerSamples:
             columns = list(zip(*times_s, strict=True))
             is_enough = len(times_s) >= FEWEST_FOR_A_SPREAD
             spread = Spread(*(half_width(column) for column in columns[:4])) if is_enough else None
-            *halves_s, full_s = map(median, columns)
-            found[likeness] = LayerCost(*halves_s, tensor_parallel=degree, spread=spread, backward_s=full_s)
+            forward_s, input_s, weight_s, step_s, full_s = map(median, columns)
+            found[likeness] = LayerCost(forward_s, input_s, weight_s, step_s, degree, spread, full_s)
         return [found[likeness] for likeness in self.likenesses]
 
 

@@ -150,7 +150,7 @@ def test_progress(linear: Model) -> None:
 def test_rounds_take_some_seconds(linear: Model, round_s: float, rounds: int) -> None:
     """Where nobody says how many rounds, as many are run as eight seconds hold, within bounds."""
     seen: list[int] = []
-    clock = ticking(0.0, *[round_s / 10] * 12)
+    clock = ticking(0.0, *[round_s / 8] * 8, *[0.0] * 4)
     measure_profile(linear, TorchStage, clock=clock, progress=lambda done, total: seen.append(total))
     assert seen[-1] == len(seen) == rounds
 
