@@ -11,7 +11,7 @@ from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
 from ..schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_bytes
+from ..schemas.profile import Connection, Layer, LayerCost, Profile, full_backward_s, held_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 
@@ -295,6 +295,7 @@ def _stage(profile: Profile, span: Layers, peers: int, degree: int, connection: 
         activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
         memory_limit_bytes=room_bytes,
+        backward_s=full_backward_s(costs),
     )
 
 

@@ -32,6 +32,7 @@ _STAGE_WORDS = {
     "forward_s": "forward time",
     "backward_input_s": "backward time for inputs",
     "backward_weight_s": "backward time for weights",
+    "backward_s": "time of a full backward",
     "optimizer_s": "optimizer time",
     "allreduce_s": "all-reduce time",
     "activation_bytes": "activations of a micro-batch",
