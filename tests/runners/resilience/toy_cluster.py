@@ -840,9 +840,7 @@ class ToyCluster:
         places = live_places(worker.plan)
         assert worker.place is not None
         own = places.index(worker.place)
-        below, held = (
-            [layers_at(worker.plan, place) for place in some] for some in (places[:own], places[own : own + 1])
-        )
+        below, held = ([layers_at(worker.plan, place) for place in some] for some in (places[:own], places[own : own + 1]))
         return iter(sorted(layers_in(chain(*held)) - layers_in(chain(*below))))
 
     def _square(self, worker: ToyWorker, iteration: int) -> float:
