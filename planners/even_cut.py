@@ -49,8 +49,8 @@ def _even_cut(times: tuple[float, ...], placement: Placement) -> tuple[int, ...]
     if comb(len(times) - 1, stages - 1) <= MOST_CUTS:
         cuts = np.array(list(combinations(range(1, len(times)), stages - 1)), dtype=np.int64).reshape(-1, stages - 1)
         return _ends(cuts[_best(_worth(sums, cuts, placement))], len(times))
-    found = _paired(sums, placement)
-    return _ends(_searched(sums, placement) if found is None else found, len(times))
+    found = paired_cut(sums, placement)
+    return _ends(searched_cut(sums, placement) if found is None else found, len(times))
 
 
 def _ends(cut: Ints, count: int) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ def _best(worth: Sequence[Floats]) -> int:
 # largest chunk.
 
 
-def _paired(sums: Floats, placement: Placement) -> Ints | None:
+def paired_cut(sums: Floats, placement: Placement) -> Ints | None:
     """The exact cut for a loop or a V of two chunks; None for other placements, and where that would take too long."""
     columns, count = len(placement), len(sums) - 1
     if placement == loop_placement(columns, 2) and columns * count**5 / 30 <= MOST_STEPS:
@@ -144,7 +144,7 @@ def _legs(left: Floats, right: Floats, columns: int, meets: bool, limit: float) 
 # The search, for whatever else there is.
 
 
-def _searched(sums: Floats, placement: Placement) -> Ints:
+def searched_cut(sums: Floats, placement: Placement) -> Ints:
     """A cut that no small move of boundaries makes better, from that into even chunks."""
     count, stages = len(sums) - 1, sum(map(len, placement))
     even = np.searchsorted(sums, np.arange(1, stages) / stages)
