@@ -12,8 +12,9 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import ROUNDING
-from .dispatch import NONE, Keys, SeatCosts, SeatState, SeatTimes, dispatch, follow, objective_s
+from .dispatch import NONE, Keys, SeatCosts, SeatState, dispatch
 from .problem import KINDS
+from .times import SeatTimes, follow, objective_s
 
 if TYPE_CHECKING:
     from .problem import Floats, Ints, PlacedProblem, SeatOrders
@@ -58,7 +59,7 @@ class SeatScheduler:
     def __init__(self, problem: PlacedProblem, runs: int = 1) -> None:
         self.problem = problem
         self._form = form = Form(pays(dispatch, problem.operations * runs, INTERPRETED_OPERATIONS))
-        self._costs = _costs(problem, form)
+        self._costs = costs_of(problem, form)
         self._rank = np.arange(problem.jobs, dtype=np.float64)
         cells, seats, workers = problem.executor.size, len(self._costs.stage_of), problem.workers
         operations, columns = problem.operations, len(problem.allreduce_s)
@@ -70,10 +71,7 @@ class SeatScheduler:
             oldest=ints(workers), order=ints(operations), ran=ints(workers), free_s=floats(workers),
             event_s=floats(workers), heap=ints(workers), at=ints(workers),
         )  # fmt: skip
-        self._times = SeatTimes(
-            start_s=floats(operations), end_s=floats(operations), sent_s=floats(2 * cells), first_s=floats(workers),
-            free_s=floats(workers), ran=ints(workers), pile=ints(workers), is_in=ints(workers),
-        )  # fmt: skip
+        self._times = times_of(problem, form)
         self._dispatch, self._follow = form.kernel(dispatch), form.kernel(follow)
         self._objective = (
             form.kernel(objective_s), problem.staggered, form.ints(problem.worker_column), self._costs.start,
@@ -159,7 +157,22 @@ def reserves_bytes(problem: PlacedProblem) -> Floats:
     return most
 
 
-def _costs(problem: PlacedProblem, form: Form) -> SeatCosts:
+def times_of(problem: PlacedProblem, form: Form) -> SeatTimes:
+    """Work space for the times of a problem's orders."""
+    operations, cells, workers = problem.operations, problem.executor.size, problem.workers
+    ints, floats = form.int_space, form.float_space
+    return SeatTimes(
+        start_s=floats(operations), end_s=floats(operations), sent_s=floats(2 * cells), first_s=floats(workers),
+        free_s=floats(workers), ran=ints(workers), pile=ints(workers), is_in=ints(workers),
+    )  # fmt: skip
+
+
+def costs_of(problem: PlacedProblem, form: Form) -> SeatCosts:
+    """A problem as the kernels take it.
+
+    Raises:
+        InfeasibleError: a limit does not admit what one micro-batch needs.
+    """
     workers, stages, executor = problem.workers, problem.stages, problem.executor
     routed = np.zeros((workers, stages), dtype=np.int64)  # jobs at each seat
     np.add.at(routed, (executor, np.arange(stages)[None, :]), 1)

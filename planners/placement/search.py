@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 
 from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
+from .published import published_orders
 from .rules import pace_s, portfolio
-from .scheduler import DueTimes, SeatScheduler
+from .scheduler import DueTimes, SeatScheduler, fits
 
 if TYPE_CHECKING:
     from .problem import PlacedProblem, SeatOrders
 
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 8
+# Up to so many operations published orders are tried; to write them down takes as long as some rules.
+PUBLISHED_OPERATIONS = 50_000
 # Operations that rules may schedule in all, and annealing: a second or two of machine code each.
 RULES_OPERATIONS = 15_000_000
 ANNEALED_OPERATIONS = 30_000_000
@@ -62,6 +65,7 @@ def solve(
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
     parts: tuple[Callable[[PlacedSolution], PlacedSolution], ...] = (
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
+        lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
         lambda best: _anneal(problem, rules, best, effort.seed),
     )
@@ -82,6 +86,17 @@ def _try_rules(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSo
             best = _better(best, found_s, scheduler.orders(), "portfolio")
             if best.optimal:
                 break
+    return best
+
+
+def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSolution:
+    """The best published order that memory admits, where there is any for the placement and few enough operations."""
+    if problem.operations > PUBLISHED_OPERATIONS:
+        return best
+    scheduler = SeatScheduler(problem)
+    for name, orders in published_orders(problem):
+        if fits(problem, orders):
+            best = _better(best, scheduler.value_s(orders), orders, name)
     return best
 
 
