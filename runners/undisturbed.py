@@ -59,7 +59,7 @@ def columns_of_plan(plan: Plan) -> TimelineColumns:
         iteration=np.zeros(len(order), dtype=np.int64),
         workers=memory_of_workers(plan),
         plan=digest(plan),
-        layers={worker.name: plan.stage_of(worker).layers for worker in plan.workers},
+        layers={worker.name: tuple(one.layers for one in plan.stages_of(worker)) for worker in plan.workers},
         **_said_of(plan),
     )
     if plan.optimizer != "staggered":
@@ -69,12 +69,13 @@ def columns_of_plan(plan: Plan) -> TimelineColumns:
 
 
 def _said_of(plan: Plan) -> dict[str, Any]:
-    """Model and schedule, as far as the planner has been told them."""
+    """Model and schedule, as far as the planner has been told them, and what the plan promises."""
     options = plan.planner.options
     model, schedule = options.get("model"), options.get("schedule")
     return {
         "model": model if isinstance(model, str) else None,
         "schedule": schedule if isinstance(schedule, str) else plan.planner.name,
+        "prediction": plan.prediction,
     }
 
 

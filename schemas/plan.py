@@ -13,6 +13,7 @@ from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
 from .orders import Operation, check_order_text, parse_order
+from .quantities import print_percent
 
 Proof = Literal["optimal", "bound", "none"]
 ProofScope = Literal["routing", "all-routings"]
@@ -218,6 +219,11 @@ class Prediction:
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"proof_scope"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def quality(self) -> str:
+        """How good the plan is proven to be: `optimal`, or by how much it may be above the optimum."""
+        return "optimal" if self.proof == "optimal" else f"at most {print_percent(self.gap)} above the optimum"
 
 
 @dataclass(frozen=True)

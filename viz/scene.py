@@ -23,7 +23,7 @@ from .facts import (
     Mark,
     Points,
     absences,
-    facts_of,
+    facts_of_all,
     lost_of,
     marks_of,
     memory_curves,
@@ -204,7 +204,7 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
             curves.append(Curve(worker, index, (*kept, shown[-1]), peak_bytes(points), limits[worker]))
     return Scene(
         title=f"{title} ({cut})" if cut else title,
-        facts=tuple(facts_of(label, columns) for label, columns in whole),
+        facts=facts_of_all(whole),
         labels=tuple(label for label, _ in timelines),
         rows=rows,
         bars=_bars(drawn, rows),
