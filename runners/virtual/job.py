@@ -525,7 +525,7 @@ class _World:
 
     def _tell_standing(self, process: Process, asked: TellStanding) -> None:
         if process.died_s > self.now_s and self.end is None and process.rules.action == asked:
-            process.rules.go_on(process.work.standing(process.name, process.rules.layers, self._splits(process)))
+            process.rules.go_on(process.work.standing(process.name, stage_of(process.rules.holds), self._splits(process)))
             self._carry_on(process)
 
     def _splits(self, process: Process) -> bool:
@@ -560,7 +560,8 @@ class _World:
             if rest is not None:
                 actor.work = actor.work.resumed(rest, act.plan, rank)
             actor.rules.go_on()
-            actor.rules.go_on(Ready(act.message.epoch, act.plan.stage_of(worker).layers))
+            first, *further = act.plan.layers_of(worker)
+            actor.rules.go_on(Ready(act.message.epoch, first, further=tuple(further)))
             self._carry_on(actor)
         if act.message.examine:
             # The epoch's first iteration begins when all who are under suspicion have been examined.

@@ -117,6 +117,36 @@ def test_small_program_reads_as_written() -> None:
     )
 
 
+def test_program_of_a_v_reads_as_written() -> None:
+    """Where two virtual stages that follow each other are one worker's, it takes what it has made, and no message is
+    sent; its sums begin with the last layers, and its step is those of all its stages."""
+    stages = tuple(Stage((2 * v, 2 * v + 2), 1.0, 1.0, 1.0, optimizer_s=1.0 + v, allreduce_s=1.0) for v in range(4))
+    template = Template("v", stages, (Link(0.5), Link(0.0), Link(0.5)), placement=((0, 3), (1, 2)))
+    workers = Worker(0, 0, "0F0 3F0 3B0 0B0"), Worker(0, 1, "1F0 2F0 2I0 2W0 1I0 1W0")
+    plan = Plan(BY_HAND, (template,), (Pipeline("v", 1),), "synchronous", workers)
+    program = lower(plan)
+    first, last, back, end = workers[0].operations()
+    down = [Message("activation", 0, 0, link) for link in range(3)]
+    up = [Message("gradient", 0, 0, link) for link in range(3)]
+    assert program.instructions[0] == (
+        Compute(first, (0, 2)),
+        Send(down[0], 1, 0.5),
+        Receive(down[2], 1),
+        Compute(last, (6, 8)),
+        Compute(back, (6, 8)),
+        Send(up[2], 1, 0.5),
+        Receive(up[0], 1),
+        Compute(end, (0, 2)),
+        AllReduce((GradientBucket((6, 8), (0,), 1.0), GradientBucket((0, 2), (0,), 1.0))),
+        Step(True, 5.0),
+    )
+    forward, turn, *_ = workers[1].operations()
+    assert program.instructions[1][1:3] == (Compute(forward, (2, 4)), Compute(turn, (4, 6)))
+    assert not program.own_messages(0)
+    assert program.own_messages(1) == {Message("activation", 0, 0, 4), Message("gradient", 0, 0, 4)}
+    assert [program.at_boundary(message).link for message in down] == [2, 4, 6]
+
+
 def test_failed_workers_have_no_rank() -> None:
     """Ranks number the live workers; a failed worker's micro-batches go to who runs them."""
     plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0 F1.0 B1.0", "1/0": "F0 B0", "1/1": None}, 1)
