@@ -369,6 +369,7 @@ def facts_of(label: str, timeline: Drawable) -> str:
 
 
 MOST_STAGES = 24  # whose layers are said
+NTH = ("first", "second", "third", "fourth")
 # Schedules as the field writes them.
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe"}
 
@@ -396,6 +397,27 @@ def placement_of(columns: TimelineColumns) -> str:
     found = [tuple(held for _, held in sorted(columns.items())) for columns in by_pipeline.values()]
     complete = [one for one in found if {*range(sum(map(len, one)))} == {stage for held in one for stage in held}]
     return " and ".join(dict.fromkeys(map(placement_words, complete)))
+
+
+def chunks_of(timelines: Sequence[TimelineColumns]) -> tuple[str, ...]:
+    """What the first, the second … of a worker's virtual stages are called; empty where each holds but one.
+
+    Their numbers are said, in the order of the columns, where all timelines have the same.
+    """
+    by_column: dict[int, set[tuple[int, ...]]] = {}
+    for columns in timelines:
+        for worker, held in columns.seats.items():
+            by_column.setdefault(worker_place(worker)[1], set()).add(held)
+    most = max((len(held) for own in by_column.values() for held in own), default=0)
+    if most < 2:
+        return ()
+    alike = all(len(own) == 1 for own in by_column.values())
+    words = []
+    for chunk in range(most):
+        stages = [str(held[chunk]) for _, (held, *_) in sorted(by_column.items()) if chunk < len(held)]
+        told = f": virtual stages {listed(stages, MOST_STAGES)}" if alike else ""
+        words.append(f"{NTH[chunk] if chunk < len(NTH) else f'{chunk + 1}th'} chunk{told}")
+    return tuple(words)
 
 
 def _shape_of(columns: TimelineColumns) -> str:
