@@ -58,7 +58,7 @@ def placed_plans(
     chance = random.Random(draw(st.integers(0, 2**32)))
     placement = draw(placements(max_columns, max_chunks))
     shared = draw(placed_templates(placement))
-    shapes = (shared,)
+    shapes: tuple[Template, ...] = (shared,)
     if dp > 1 and draw(st.booleans()):  # the same cut, with costs and links of its own
         cuts = (0, *(stage.layers[1] for stage in shared.stages))
         shapes = (shared, draw(cut_templates(cuts, "t1", placement)))

@@ -295,7 +295,8 @@ def _advance(
     worker = plan.workers[number]
     slowdown = worker.slowdown or 1.0
     free_s = row[-1].end_s if row else 0.0
-    for operation in order[len(row) :]:
+    for at in range(len(row), len(order)):
+        operation = order[at]
         place, stage = seats[operation.stage]
         needed = _needed(plan, operation, place)
         arrival_s = 0.0
