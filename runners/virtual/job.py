@@ -73,7 +73,7 @@ from ..resilience.protocol import (
     Suspect,
     Vote,
 )
-from ..resilience.regrouping import planned_rest
+from ..resilience.regrouping import planned_rest, stage_of
 from ..resilience.rules import CoordinatorRules
 from ..resilience.worker_rules import (
     Connect,
@@ -525,7 +525,9 @@ class _World:
 
     def _tell_standing(self, process: Process, asked: TellStanding) -> None:
         if process.died_s > self.now_s and self.end is None and process.rules.action == asked:
-            process.rules.go_on(process.work.standing(process.name, stage_of(process.rules.holds), self._splits(process)))
+            process.rules.go_on(
+                process.work.standing(process.name, stage_of(process.rules.holds), self._splits(process))
+            )
             self._carry_on(process)
 
     def _splits(self, process: Process) -> bool:
