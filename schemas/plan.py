@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
@@ -279,13 +280,7 @@ class Plan(Displayed):
 
     def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
         """The layers that a worker holds: ranges, ascending, with others between them."""
-        found: list[Layers] = []
-        for first, stop in (stage.layers for stage in self.stages_of(worker)):
-            if found and found[-1][1] == first:
-                found[-1] = found[-1][0], stop
-            else:
-                found.append((first, stop))
-        return tuple(found)
+        return joined(stage.layers for stage in self.stages_of(worker))
 
     def limit_bytes(self, worker: Worker) -> float | None:
         """A worker's memory limit for activations, in bytes."""
@@ -399,6 +394,7 @@ class Plan(Displayed):
         for t, template in enumerate(self.templates):
             where = f"/templates/{t}"
             _check_placement(template, where)
+            _check_limits(template, where)
             check_shape(template.stages, template.links, where)
             _check_hops(template.links, template, f"{where}/links")
             expected = template.stages[-1].layers[1]
@@ -409,6 +405,17 @@ class Plan(Displayed):
                     where=f"{where}/stages",
                     fix="all templates cut the same model: let their last stages end at the same layer",
                 )
+
+
+def joined(layers: Iterable[Layers]) -> tuple[Layers, ...]:
+    """Ranges of layers, given ascending, with neighbours in one."""
+    found: list[Layers] = []
+    for first, stop in layers:
+        if found and found[-1][1] == first:
+            found[-1] = found[-1][0], stop
+        else:
+            found.append((first, stop))
+    return tuple(found)
 
 
 def delay_at_home_s(plan: Plan, one: str, other: str, origin: int | None = None) -> float:
@@ -459,16 +466,10 @@ def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) 
 
 
 def _check_placement(template: Template, where: str) -> None:
-    """Raise InvalidInputError unless each virtual stage is at one column, and limits are at the right place."""
-    placement, limits = template.placement, template.memory_limits_bytes
+    """Raise InvalidInputError unless each virtual stage is at one column, and not all are where they are anyway."""
+    placement, count = template.placement, len(template.stages)
     if placement is None:
-        if limits is not None:
-            what = "limits of columns stand here, without a placement"
-            raise InvalidInputError(
-                what, where=f"{where}/memory_limits_bytes", fix="write memory_limit_bytes at each stage"
-            )
         return
-    count = len(template.stages)
     if len(placement) > count:
         what = f"there are {len(placement)} columns for {count} stages"
         raise InvalidInputError(what, where=f"{where}/placement", fix="each column holds one stage at least")
@@ -483,6 +484,21 @@ def _check_placement(template: Template, where: str) -> None:
         missing = next((stage for stage in range(count) if stage not in every), None)
         what = f"stage {missing} is at no column" if doubled is None else f"stage {doubled} is there twice"
         raise InvalidInputError(what, where=f"{where}/placement", fix="each virtual stage is at one column")
+    if placement == plain_placement(count):
+        what = "each column holds the stage of its number, which needs no placement"
+        raise InvalidInputError(what, where=f"{where}/placement", fix="leave it out; limits stand at the stages then")
+
+
+def _check_limits(template: Template, where: str) -> None:
+    """Raise InvalidInputError unless memory limits are at the right place: beside a placement those of columns."""
+    placement, limits = template.placement, template.memory_limits_bytes
+    if placement is None:
+        if limits is not None:
+            what = "limits of columns stand here, without a placement"
+            raise InvalidInputError(
+                what, where=f"{where}/memory_limits_bytes", fix="write memory_limit_bytes at each stage"
+            )
+        return
     for i, stage in enumerate(template.stages):
         if stage.memory_limit_bytes is not None:
             raise InvalidInputError(

@@ -227,7 +227,7 @@ class Pipelines:
     def _parts_summed(self, shapes: frozenset[Any]) -> tuple[Parts, list[float], float]:
         """The parts of these shapes, the most bytes that one GPU of each stage sums, and the longest step."""
         stages = [stage for shape in shapes for stage in self._shape_of(shape).stages]
-        parts = parts_of(stage.layers for stage in stages)
+        parts = parts_of((stage.layers,) for stage in stages)
         most_bytes = [0.0] * len(parts.held)
         for stage in stages:
             number = parts.number[stage.layers]
