@@ -217,9 +217,14 @@ def _ended(
     """What each live worker does: its operations with their exchanges, and then its part of the sums and its step."""
     everyone = plan.optimizer == "synchronous"
     return tuple(
-        (*own, reduction, Step(everyone, sum(stage.optimizer_s for stage in plan.stages_of(worker))))
+        (*own, reduction, Step(everyone, step_s(plan, worker)))
         for worker, own, reduction in zip(plan.live_workers(), exchanges, sums, strict=True)
     )
+
+
+def step_s(plan: Plan, worker: Worker) -> float:
+    """What the optimizer's step of all that a worker holds takes, in s."""
+    return sum(stage.optimizer_s for stage in plan.stages_of(worker))
 
 
 def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
