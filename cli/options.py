@@ -332,10 +332,7 @@ def summary(made: "Plan") -> str:
 
 def quality(prediction: "Prediction") -> str:
     """How good a plan is proven to be."""
-    proven = (
-        "optimal" if prediction.proof == "optimal" else f"at most {print_percent(prediction.gap)} above the optimum"
-    )
-    return proven + SCOPES[prediction.proof_scope]
+    return prediction.quality + SCOPES[prediction.proof_scope]
 
 
 def own_proof(made: "Plan") -> Iterator[str]:

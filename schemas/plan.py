@@ -14,6 +14,7 @@ from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
 from .orders import Operation, check_order_text, parse_order
+from .quantities import print_percent
 
 Proof = Literal["optimal", "bound", "none"]
 ProofScope = Literal["routing", "all-routings"]
@@ -101,6 +102,12 @@ class Template:
         """The column of each virtual stage."""
         found = {stage: column for column, held in enumerate(self.columns) for stage in held}
         return tuple(found[stage] for stage in range(len(self.stages)))
+
+    def link_between(self, one: int, other: int) -> int | None:
+        """The first link between stages of two columns; None where none of the one follows one of the other."""
+        if self.placement is None:
+            return min(one, other) if abs(one - other) == 1 else None
+        return next((i for i, ends in enumerate(pairwise(self.column_of)) if {*ends} == {one, other}), None)
 
     def limit_bytes(self, column: int) -> float | None:
         """The memory limit of a column's workers, in bytes."""
@@ -219,6 +226,11 @@ class Prediction:
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"proof_scope"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def quality(self) -> str:
+        """How good the plan is proven to be: `optimal`, or by how much it may be above the optimum."""
+        return "optimal" if self.proof == "optimal" else f"at most {print_percent(self.gap)} above the optimum"
 
 
 @dataclass(frozen=True)
@@ -430,14 +442,16 @@ def delay_at_home_s(plan: Plan, one: str, other: str, origin: int | None = None)
     Returns:
         The delay of the link between them; 0 where there is none.
     """
-    (k, i), (m, j) = sorted((place_of(one), place_of(other)), key=lambda place: place[1])
-    if j != i + 1:
-        return 0.0
+    (k, i), (m, j) = place_of(one), place_of(other)
     if k == m:
-        return plan.links_of(k)[i].delay_s
+        link = plan.template_of(k).link_between(i, j)
+        return 0.0 if link is None else plan.links_of(k)[link].delay_s
     known = [pipeline for pipeline in (origin, k, m) if pipeline is not None and pipeline < len(plan.pipelines)]
-    links = next(links for links in (plan.template_of(pipeline).links for pipeline in known) if i < len(links))
-    return links[i].delay_s
+    for template in map(plan.template_of, known):
+        link = template.link_between(i, j)
+        if link is not None and link < len(template.links):
+            return template.links[link].delay_s
+    return 0.0
 
 
 def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) -> None:

@@ -200,6 +200,22 @@ def held_bytes(layers: "Sequence[HoldsBytes]", first: int, stop: int) -> tuple[f
     return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
 
 
+def held_by(
+    layers: "Sequence[HoldsBytes]", ranges: Iterable[tuple[int, int]], beside: Iterable[tuple[int, int]] = ()
+) -> tuple[float, float]:
+    """The parameters and the state that ranges [first, stop) of layers add to a worker, in bytes.
+
+    Args:
+        layers: of the model.
+        ranges: of the layers that count.
+        beside: those that the worker holds anyway; a tied matrix that it has already does not count again.
+    """
+    counted = [number for first, stop in ranges for number in range(first, stop)]
+    held = {*counted, *(number for first, stop in beside for number in range(first, stop))}
+    added = [added_bytes(layers[number], 0 if layers[number].tied_to in held else number) for number in counted]
+    return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
+
+
 def ring_steps(ranks: int) -> int:
     """How many messages follow one another in a ring all-reduce of so many ranks, in each of which 1/n of all is sent.
 

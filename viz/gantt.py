@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 
 from ..schemas.columns import columns_of
-from .facts import Labelled, facts_of, layers_of
+from .facts import Labelled, facts_of_all, layers_of
 from .pack import pack
 
 GUIDE = (
@@ -60,7 +60,7 @@ def gantt_html(timelines: Sequence[Labelled], title: str) -> str:
         The page's text; equal arguments give equal text.
     """
     drawn = [(label, columns_of(timeline)) for label, timeline in timelines]
-    said = [*(facts_of(*one) for one in drawn), layers_of(drawn)]
+    said = [*facts_of_all(drawn), layers_of(drawn)]
     facts = "".join(f'<p class="facts">{escape(fact)}</p>' for fact in said if fact)
     guide = "".join(f"<dt>{word}</dt><dd>{text}</dd>" for word, text in GUIDE)
     packed = b64encode(pack(drawn)).decode()

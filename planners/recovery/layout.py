@@ -134,7 +134,7 @@ class Pipelines:
         own, sums_s = conditions.by_pipeline(), {}
         if conditions.links_s:
             shapes = (self._shape_of(key.shape) for key in layout)
-            held = {(k, i): stage.layers for k, shape in enumerate(shapes) for i, stage in enumerate(shape.stages)}
+            held = {(k, i): [stage.layers] for k, shape in enumerate(shapes) for i, stage in enumerate(shape.stages)}
             sums_s = conditions.sums_s(held)
         runs = frozenset((key, own.get(k, AS_PLANNED)) for k, key in enumerate(layout))
         return self._lasts_s(runs, len(layout), tuple(sums_s.items()))

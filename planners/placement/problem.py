@@ -1,0 +1,214 @@
+"""The scheduling problem where workers hold several virtual stages: costs, queues and memory a seat, clock and limit a
+worker.
+
+A seat is a worker and one of its virtual stages. It stands beside `scheduling/problem.py`, in which a worker is its one
+stage: that is what its kernels' speed rests on. A plain plan is a problem here too, of one seat a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...schemas.orders import KINDS as LETTERS
+from ...schemas.orders import Operation, parse_columns, print_order
+from ...schemas.plan import Plan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2  # kinds in operation codes; BACKWARD is I where split, B otherwise
+KINDS = 3
+NO_WORKER = -1
+SeatOrders = Sequence[Sequence[int]]  # of each worker, operation codes
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedProblem:
+    """What has to be ordered. All pipelines are of one template, so they are cut and placed alike.
+
+    An operation code is `(job * stages + stage) * KINDS + kind`; stages are virtual ones throughout.
+
+    Attributes:
+        origin, microbatch: of each job, its pipeline and its number there, in rank order; arrays of jobs.
+        column: of each virtual stage; array of stages.
+        pipeline, worker_column: of each worker; arrays of workers, failed ones among them.
+        live: whether a worker has not failed; array of workers.
+        executor: worker of each job at each stage; jobs x stages.
+        split: whether a job's backward is split in I and W at a stage; jobs x stages.
+        duration_s: of F, I, W and B, with slow-downs in them; workers x stages x 4, 0 where a worker has no such seat.
+        activation_bytes, stash_bytes: held from F on, and between I and W; arrays of stages.
+        limit_bytes: of each worker, infinite where there is none.
+        hop_s: of each job from stage v to v + 1 and back by its route; jobs x (stages - 1), 0 within a column.
+        allreduce_s, optimizer_s: of a worker of each column: the sums over its stages; arrays of columns.
+        staggered: whether the period counts, or the makespan.
+    """
+
+    origin: Ints
+    microbatch: Ints
+    column: Ints
+    pipeline: Ints
+    worker_column: Ints
+    live: Flags
+    executor: Ints
+    split: Flags
+    duration_s: Floats
+    activation_bytes: Floats
+    stash_bytes: Floats
+    limit_bytes: Floats
+    hop_s: Floats
+    allreduce_s: Floats
+    optimizer_s: Floats
+    staggered: bool
+
+    @property
+    def jobs(self) -> int:
+        """How many micro-batches there are, over all pipelines."""
+        return len(self.origin)
+
+    @property
+    def stages(self) -> int:
+        """How many virtual stages there are."""
+        return len(self.column)
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are, failed ones among them."""
+        return len(self.pipeline)
+
+    @cached_property
+    def seats(self) -> tuple[tuple[int, ...], ...]:
+        """The virtual stages of each column."""
+        return tuple(tuple(np.flatnonzero(self.column == c).tolist()) for c in range(int(self.column.max()) + 1))
+
+    @cached_property
+    def operations(self) -> int:
+        """How many operations there are, over all workers."""
+        return int(2 * self.executor.size + self.split.sum())
+
+    def with_objective(self, staggered: bool) -> PlacedProblem:
+        """The same problem for the period, or for the makespan."""
+        return replace(self, staggered=staggered)
+
+    def with_split(self, split: bool) -> PlacedProblem:
+        """The same problem with all backwards split in I and W, or none."""
+        return replace(self, split=np.full(self.executor.shape, split))
+
+    def routed(self, plan: Plan, executor: Ints) -> PlacedProblem:
+        """The same micro-batches by another routing.
+
+        Args:
+            plan: of the same template and pipelines.
+            executor: worker of each job at each virtual stage; jobs x stages.
+        """
+        return replace(self, executor=executor, hop_s=_hops_s(plan, self.origin, self.pipeline, executor))
+
+
+def placed_problem(plan: Plan, *, split: bool = True) -> PlacedProblem:
+    """The problem in which every pipeline runs its own micro-batches.
+
+    Args:
+        plan: pipelines of one template and workers; its orders do not matter.
+        split: whether backwards are split in I and W.
+    """
+    origin, microbatch = _ranked(plan)
+    columns = len(plan.templates[0].columns)
+    executor = origin[:, None] * columns + np.array(plan.templates[0].column_of)[None, :]
+    return _problem(plan, origin, microbatch, executor, np.full(executor.shape, split))
+
+
+def ordered_placed_problem(plan: Plan) -> tuple[PlacedProblem, SeatOrders]:
+    """The problem that a valid plan's orders answer, its routing and its split backwards; and these orders as codes."""
+    origin, microbatch = _ranked(plan)
+    number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
+    number[origin, microbatch] = np.arange(len(origin))
+    stages = len(plan.templates[0].stages)
+    texts, pipelines = [one.order or "" for one in plan.workers], [one.pipeline for one in plan.workers]
+    columns = parse_columns(texts, pipelines, list(map(plan.seats_of, plan.workers)))
+    worker = np.repeat(np.arange(len(texts)), columns.counts)
+    job = number[columns.pipeline, columns.microbatch]
+    executor = np.full((len(origin), stages), NO_WORKER, dtype=np.int64)
+    executor[job, columns.stage] = worker
+    split = np.zeros(executor.shape, dtype=np.bool_)
+    halves = columns.kind == LETTERS.index("I")
+    split[job[halves], columns.stage[halves]] = True
+    kind = np.array([{"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}[one] for one in LETTERS])[columns.kind]
+    codes = (job * stages + columns.stage) * KINDS + kind
+    orders = [one.tolist() for one in np.split(codes, np.cumsum(columns.counts)[:-1])]
+    return _problem(plan, origin, microbatch, executor, split), orders
+
+
+def with_placed_orders(plan: Plan, problem: PlacedProblem, orders: SeatOrders) -> Plan:
+    """The plan with orders given as operation codes, without a prediction; failed workers keep none."""
+    origin, microbatch, split = problem.origin.tolist(), problem.microbatch.tolist(), problem.split.tolist()
+
+    def operation(code: int, several: bool) -> Operation:
+        cell, kind = divmod(code, KINDS)
+        job, stage = divmod(cell, problem.stages)
+        letter = "F" if kind == FORWARD else "W" if kind == WEIGHT else "I" if split[job][stage] else "B"
+        return Operation(letter, origin[job], microbatch[job], stage if several else None)  # type: ignore[arg-type]
+
+    workers = []
+    for worker, order in zip(plan.workers, orders, strict=True):
+        if not worker.failed:
+            several = len(plan.seats_of(worker)) > 1
+            text = print_order((operation(code, several) for code in order), worker.pipeline)
+            worker = replace(worker, order=text)
+        workers.append(worker)
+    return replace(plan, workers=tuple(workers), prediction=None)
+
+
+def _ranked(plan: Plan) -> tuple[Ints, Ints]:
+    """Pipeline and number of every micro-batch, in rank order: by number, then by pipeline."""
+    counts = [pipeline.microbatches for pipeline in plan.pipelines]
+    origin = np.repeat(np.arange(len(counts)), counts)
+    microbatch = np.concatenate([np.arange(count) for count in counts])
+    order = np.lexsort((origin, microbatch))
+    return origin[order], microbatch[order]
+
+
+def _problem(plan: Plan, origin: Ints, microbatch: Ints, executor: Ints, split: Flags) -> PlacedProblem:
+    (template,) = plan.templates
+    stages = template.stages
+    pipeline = np.array([worker.pipeline for worker in plan.workers])
+    duration_s = np.zeros((len(plan.workers), len(stages), 4))
+    for number, worker in enumerate(plan.workers):
+        for v in plan.seats_of(worker):
+            duration_s[number, v] = [stages[v].duration_s(kind) * (worker.slowdown or 1.0) for kind in "FIWB"]
+    limits = [plan.limit_bytes(worker) for worker in plan.workers]
+    return PlacedProblem(
+        origin=origin,
+        microbatch=microbatch,
+        column=np.array(template.column_of),
+        pipeline=pipeline,
+        worker_column=np.array([worker.stage for worker in plan.workers]),
+        live=np.array([not worker.failed for worker in plan.workers]),
+        executor=executor,
+        split=split,
+        duration_s=duration_s,
+        activation_bytes=np.array([stage.activation_bytes for stage in stages], dtype=np.float64),
+        stash_bytes=np.array([stage.weight_stash_bytes for stage in stages], dtype=np.float64),
+        limit_bytes=np.array([np.inf if limit is None else limit for limit in limits], dtype=np.float64),
+        hop_s=_hops_s(plan, origin, pipeline, executor),
+        allreduce_s=np.array([sum(stages[v].allreduce_s for v in held) for held in template.columns]),
+        optimizer_s=np.array([sum(stages[v].optimizer_s for v in held) for held in template.columns]),
+        staggered=plan.optimizer == "staggered",
+    )
+
+
+def _hops_s(plan: Plan, origin: Ints, pipeline: Ints, executor: Ints) -> Floats:
+    """Seconds of each hop of each job: by its pipeline's own links inside one, by the template's between two."""
+    inside_s = np.array([[link.delay_s for link in plan.links_of(k)] for k in range(len(plan.pipelines))])
+    between_s = np.array([link.delay_s for link in plan.templates[0].links])
+    sender, receiver = pipeline[executor[:, :-1]], pipeline[executor[:, 1:]]
+    links = np.arange(executor.shape[1] - 1)
+    found: Floats = np.where(sender == receiver, inside_s[sender, links], between_s[links])
+    return found
