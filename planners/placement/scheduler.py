@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,23 +22,17 @@ if TYPE_CHECKING:
 INTERPRETED_OPERATIONS = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DueTimes:
-    """What goes first: an operation's key is `(rank - rank % group) * pace_s`, and the offset of its kind and stage.
-
-    Of equal keys the first in rank order goes first. Ranks count over all pipelines.
+    """What goes first: of ready operations that of the least key.
 
     Attributes:
-        offset_s: of F, I (or B) and W at `3 * stage`.
-        pace_s: how far apart due times are; 0 or more.
-        group: so many jobs have one due time.
+        key_s: of F, I (or B) and W of each job at each virtual stage; jobs x stages x kinds.
         burst, entry_s: job `rank` enters no sooner than `(rank - burst) * entry_s`; None: at once.
-        wait: W is not started if an F or I is known to arrive within this fraction of its duration.
+        wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
     """
 
-    offset_s: Sequence[float]
-    pace_s: float = 0.0
-    group: int = 1
+    key_s: Floats
     burst: float | None = None
     entry_s: float = 0.0
     wait: float = 0.0
@@ -81,11 +74,10 @@ class SeatScheduler:
 
     def run(self, rules: DueTimes) -> float:
         """Schedule by these rules; returns the makespan, or period, of the orders in s."""
-        floats, rank, problem = self._form.floats, self._rank, self.problem
-        due_s = rank // rules.group * (rules.group * rules.pace_s)
+        floats, problem = self._form.floats, self.problem
         burst = problem.jobs if rules.burst is None else rules.burst
-        release_s = np.maximum(rank - burst, 0.0) * rules.entry_s
-        keys = Keys(floats(due_s), floats(rules.offset_s), floats(release_s), float(rules.wait))
+        release_s = np.maximum(self._rank - burst, 0.0) * rules.entry_s
+        keys = Keys(floats(rules.key_s.ravel()), floats(release_s), float(rules.wait))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
         return self._timed_s(self._state.order)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from math import exp
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
 from .published import published_orders
@@ -33,6 +35,9 @@ FEWEST_RUNS = 50
 # Cooling, relative to the objective; and steps of offsets, in paces.
 HOTTEST, COLDEST = 5e-3, 5e-5
 STEPS = (0.2, 1.0)
+# How often keys are moved for some jobs only, and for how long a worker may wait for what is more urgent.
+PARTLY = 0.3
+WAITS = (0.0, 0.3, 0.5, 0.7, 1.0)
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,13 @@ def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolut
     if runs < FEWEST_RUNS:
         return best
     scheduler = SeatScheduler(problem, runs=len(rules) + STARTS * runs)
-    chance = random.Random(seed)
+    chance, whole_s = random.Random(seed), pace_s(problem)
     for current in sorted(rules, key=scheduler.run)[:STARTS]:
         current_s = scheduler.run(current)
         for run in range(runs):
             if best.optimal:
                 return best
-            other = _neighbour(problem, current, chance)
+            other = _neighbour(current, whole_s, chance)
             other_s = scheduler.run(other)
             heat_s = best.value_s * HOTTEST * (COLDEST / HOTTEST) ** (run / runs)
             if other_s <= current_s or chance.random() < exp((current_s - other_s) / heat_s):
@@ -122,28 +127,37 @@ def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolut
     return best
 
 
-def _neighbour(problem: PlacedProblem, rules: DueTimes, chance: random.Random) -> DueTimes:
-    """The rules with some offsets changed, or those of a kind over a run of stages, or the pace, or the entry."""
-    whole_s = pace_s(problem)
+def _neighbour(rules: DueTimes, whole_s: float, chance: random.Random) -> DueTimes:
+    """The rules with another pace, entry or wait; or with some keys of a kind moved: of single stages or a run of them.
+
+    Args:
+        rules: to change.
+        whole_s: the pace of the busiest worker.
+        chance: the source of randomness.
+    """
+    jobs, stages, kinds = rules.key_s.shape
     what = chance.random()
     if what < 0.08:
-        return replace(rules, pace_s=abs(rules.pace_s + chance.gauss(0.0, 0.1 * whole_s)))
-    if what < 0.16:
-        burst = chance.uniform(0.5, 1.5 * len(problem.allreduce_s))
-        return replace(rules, burst=chance.choice((None, burst)), entry_s=whole_s * chance.uniform(0.9, 1.02))
+        more_s = chance.gauss(0.0, 0.1 * whole_s) * np.arange(jobs)
+        return replace(rules, key_s=rules.key_s + more_s[:, None, None])
     if what < 0.2:
-        return replace(rules, wait=chance.choice((0.0, 0.3, 0.5, 0.7, 1.0)))
-    offset_s = list(rules.offset_s)
+        burst = chance.choice((None, rules.burst or 1.0, 1.0, chance.uniform(0.5, stages)))
+        return replace(rules, burst=burst, entry_s=(rules.entry_s or whole_s) * exp(chance.gauss(0.0, 0.05)))
+    if what < 0.24:
+        return replace(rules, wait=chance.choice(WAITS))
+    key_s = rules.key_s.copy()
     size_s = chance.choice(STEPS) * whole_s
+    some = slice(None)
+    if chance.random() < PARTLY:
+        first = chance.randrange(jobs)
+        some = slice(first, first + chance.randint(1, jobs))
     if what < 0.6:
         for _ in range(chance.randint(1, 4)):
-            offset_s[chance.randrange(len(offset_s))] += chance.gauss(0.0, size_s)
+            key_s[some, chance.randrange(stages), chance.randrange(kinds)] += chance.gauss(0.0, size_s)
     else:
-        first, stop = sorted((chance.randrange(problem.stages), chance.randrange(problem.stages)))
-        step_s = chance.gauss(0.0, size_s)
-        for at in range(3 * first + chance.randrange(3), 3 * stop + 3, 3):
-            offset_s[at] += step_s
-    return replace(rules, offset_s=offset_s)
+        first, last = sorted((chance.randrange(stages), chance.randrange(stages)))
+        key_s[some, first : last + 1, chance.randrange(kinds)] += chance.gauss(0.0, size_s)
+    return replace(rules, key_s=key_s)
 
 
 def _better(best: PlacedSolution, found_s: float, orders: SeatOrders, found_by: str) -> PlacedSolution:
