@@ -261,7 +261,7 @@ def replan(rounds: int = 20) -> dict[str, Any]:
         plan = plan_adaptra(profile, Shape(stages, pipelines, microbatches), "adapted", Effort())
         answers = answers_for(plan, PolicyName.JOINT, None, 100)
         answers.warm_up()
-        crew = tuple(Hand(w.name, (w.pipeline, w.stage), plan.stage_of(w).layers) for w in plan.workers)
+        crew = tuple(Hand(w.name, (w.pipeline, w.stage), plan.layers_of(w)) for w in plan.workers)
         times_s = []
         for number in range(rounds):
             links = [(f"0/{i}", f"0/{i + 1}") for i in range(0, stages - 1, 2)][: 1 + 2 * (number % 2)]

@@ -1,12 +1,14 @@
 """A plan lowered to one program per worker: what both runners execute.
 
 A program is a straight list of instructions: compute, send, receive, all-reduce, step. Receives stand right before the
-operation that needs the message; a runner may post them earlier. Sends never block.
+operation that needs the message; a runner may post them earlier. Sends never block. Where a worker holds a virtual
+stage and the one behind it, nothing is sent between them: an operation whose message is not received takes the one
+that its own rank has made.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Literal
 
 from ..schemas.orders import Operation
@@ -16,7 +18,10 @@ from ..schemas.resumption import Rest
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What goes over a link for one micro-batch: an activation down, or a gradient up, link `link`."""
+    """What goes over a link for one micro-batch: an activation down, or a gradient up, link `link`.
+
+    Link i lies between stages i and i+1, which are virtual ones where the plan has a placement.
+    """
 
     kind: Literal["activation", "gradient"]
     pipeline: int
@@ -30,7 +35,8 @@ class Compute:
 
     Attributes:
         operation: which.
-        layers: [first, stop) of the stage that it runs; None: all of it.
+        layers: [first, stop) that it runs: of several stages that the worker holds the one that the operation names,
+            or in what is left of an iteration a part of a stage; None: all that the worker holds.
         accumulates: whether its gradients go into the sums; else it is run for the message that comes of it.
     """
 
@@ -64,7 +70,7 @@ class Receive:
 class GradientBucket:
     """Consecutive layers [first, stop) of a stage that the same ranks hold; the gradients are summed over these.
 
-    It takes `duration_s` once all of them are there: of each rank's all-reduce its share of the layers, of the slowest.
+    It takes `duration_s` once all of them are there: of each stage's all-reduce its share of the layers, the longest.
     """
 
     layers: Layers
@@ -85,7 +91,7 @@ class TiedBucket:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Sum the gradients of a stage's layers over all that hold them.
+    """Sum the gradients of a worker's layers over all that hold them.
 
     A sum over holders needs no weights: every gradient is one of micro-batches' losses, each divided by the number of
     micro-batches of all pipelines, so who has executed more of them counts for more by itself.
@@ -93,7 +99,7 @@ class AllReduce:
     Attributes:
         parts: what is to be summed with whom, one after the other, the last layers first, for backward passes end with
             the first: so who has ended does not wait for somebody who still computes. All ranks go through the layers
-            in this order, so none wait for each other. One part where all cut alike.
+            in this order, so none wait for each other. One part for each stage where all cut alike.
         ties: what the layers share, also with layers of other stages, after all parts, for it is there when the
             earliest of these layers' backward passes have ended; in one order for all ranks.
         sealed: in what is left of an iteration, parts whose sums, those of their ties too, are there already.
@@ -138,6 +144,28 @@ class Program:
     instructions: tuple[tuple[Instruction, ...], ...]
     rest: Rest | None = None
 
+    def layers_of(self, rank: int, one: Compute) -> Layers:
+        """[first, stop) that an operation of a rank runs."""
+        return one.layers or self.plan.stage_of(self.workers[rank]).layers
+
+    def at_boundary(self, message: Message) -> Message:
+        """A message, with the boundary of layers that it flows over for a link."""
+        if self.rest is not None:
+            return message
+        stages = self.plan.template_of(message.pipeline).stages
+        return replace(message, link=stages[message.link].layers[1])
+
+    def own_messages(self, rank: int) -> frozenset[Message]:
+        """Those that operations of a rank take without receiving them, with boundaries of layers for links.
+
+        The rank has made them itself, or kept them (`rest`).
+        """
+        instructions, total = self.instructions[rank], self.plan.total_layers()
+        received = {self.at_boundary(one.message) for one in instructions if isinstance(one, Receive)}
+        computed = (one for one in instructions if isinstance(one, Compute))
+        taken = (taken_by(one.operation, self.layers_of(rank, one), total) for one in computed)
+        return frozenset(message for message in taken if message is not None and message not in received)
+
     def reduction(self, rank: int) -> AllReduce:
         """The all-reduce of a rank."""
         return next(one for one in self.instructions[rank] if isinstance(one, AllReduce))
@@ -157,8 +185,9 @@ def lower(plan: Plan, ties: Sequence[tuple[int, ...]] = ()) -> Program:
     workers = plan.live_workers()
     rank = {worker.name: number for number, worker in enumerate(workers)}
     executor = {
-        (op.pipeline, op.microbatch, worker.stage): worker
+        (op.pipeline, op.microbatch, only if op.stage is None else op.stage): worker
         for worker in workers
+        for only in plan.seats_of(worker)[:1]
         for op in worker.operations()
         if op.kind == "F"
     }
@@ -188,9 +217,14 @@ def _ended(
     """What each live worker does: its operations with their exchanges, and then its part of the sums and its step."""
     everyone = plan.optimizer == "synchronous"
     return tuple(
-        (*own, reduction, Step(everyone, plan.stage_of(worker).optimizer_s))
+        (*own, reduction, Step(everyone, step_s(plan, worker)))
         for worker, own, reduction in zip(plan.live_workers(), exchanges, sums, strict=True)
     )
+
+
+def step_s(plan: Plan, worker: Worker) -> float:
+    """What the optimizer's step of all that a worker holds takes, in s."""
+    return sum(stage.optimizer_s for stage in plan.stages_of(worker))
 
 
 def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
@@ -217,25 +251,26 @@ def posting_order(program: Program, rank: int) -> tuple[Receive, ...]:
 def _exchanges(
     plan: Plan, worker: Worker, executor: dict[tuple[int, int, int], Worker], rank: dict[str, int]
 ) -> Iterator[Instruction]:
-    """A worker's operations and what it receives and sends for them."""
+    """A worker's operations and what it receives and sends for them; it does neither to itself."""
+    stages, only = plan.template_of(worker.pipeline).stages, plan.seats_of(worker)[0]
     for operation in worker.operations():
-        pipeline, microbatch = operation.pipeline, operation.microbatch
-        last = len(plan.template_of(pipeline).stages) - 1
-        down = executor[pipeline, microbatch, worker.stage - 1] if worker.stage > 0 else None
-        up = executor[pipeline, microbatch, worker.stage + 1] if worker.stage < last else None
-        source, target = (down, up) if operation.kind == "F" else (up, down)
-        exchanges = operation.kind != "W"
-        if exchanges and source is not None:
-            yield Receive(_message(operation, worker, source), rank[source.name])
-        yield Compute(operation)
-        if exchanges and target is not None:
-            delay_s = plan.hop_delay_s(operation.pipeline, min(worker.stage, target.stage), worker, target)
-            yield Send(_message(operation, worker, target), rank[target.name], delay_s)
+        kind, pipeline, microbatch, named = operation
+        stage, layers = (only, None) if named is None else (named, stages[named].layers)
+        before, after = (stage - 1, stage + 1) if kind == "F" else (stage + 1, stage - 1)
+        source, target = (executor.get((pipeline, microbatch, other)) for other in (before, after))
+        exchanges = kind != "W"
+        if exchanges and source is not None and source is not worker:
+            yield Receive(_message(operation, min(stage, before)), rank[source.name])
+        yield Compute(operation, layers)
+        if exchanges and target is not None and target is not worker:
+            link = min(stage, after)
+            delay_s = plan.hop_delay_s(pipeline, link, worker, target)
+            yield Send(_message(operation, link), rank[target.name], delay_s)
 
 
-def _message(operation: Operation, worker: Worker, other: Worker) -> Message:
+def _message(operation: Operation, link: int) -> Message:
     kind: Literal["activation", "gradient"] = "activation" if operation.kind == "F" else "gradient"
-    return Message(kind, operation.pipeline, operation.microbatch, min(worker.stage, other.stage))
+    return Message(kind, operation.pipeline, operation.microbatch, link)
 
 
 def taken_by(operation: Operation, layers: Layers, total: int) -> Message | None:
@@ -327,44 +362,46 @@ def reductions(
         ties: as of `lower`.
         sealed: layers whose sums are there already, those of their ties too.
     """
-    stages = [plan.stage_of(worker) for worker in workers]
-    runs = _runs_of_layers(stages, sealed)
+    held = [plan.stages_of(worker) for worker in workers]
+    runs = _runs_of_layers(held, sealed)
     at = {run.layers[0]: place for place, run in enumerate(runs)}
     left = [tie for tie in ties if not _is_in(tie[0], sealed)]
-    tied = [TiedBucket(tie, tuple(n for n, stage in enumerate(stages) if _holds(stage, tie))) for tie in left]
-    for rank, (first, stop) in enumerate(stage.layers for stage in stages):
-        own = runs[at[first] : at.get(stop, len(runs))][::-1]
+    tied = [TiedBucket(tie, tuple(n for n, stages in enumerate(held) if _holds(stages, tie))) for tie in left]
+    for rank, stages in enumerate(held):
+        ranges = ((at[stage.layers[0]], at.get(stage.layers[1], len(runs))) for stage in reversed(stages))
+        own = tuple(chain.from_iterable(reversed(runs[first:stop]) for first, stop in ranges))
         parts = tuple(part for part in own if not _is_in(part.layers[0], sealed))
         done = tuple(part for part in own if _is_in(part.layers[0], sealed))
         yield AllReduce(parts, tuple(one for one in tied if rank in one.ranks), done)
 
 
-def _is_in(layer: int, ranges: Sequence[Layers]) -> bool:
+def _is_in(layer: int, ranges: Iterable[Layers]) -> bool:
     return any(first <= layer < stop for first, stop in ranges)
 
 
-def _holds(stage: Stage, tie: tuple[int, ...]) -> bool:
-    return any(stage.layers[0] <= layer < stage.layers[1] for layer in tie)
+def _holds(stages: Sequence[Stage], tie: tuple[int, ...]) -> bool:
+    return any(_is_in(layer, (stage.layers for stage in stages)) for layer in tie)
 
 
-def _runs_of_layers(stages: Sequence[Stage], sealed: Sequence[Layers]) -> list[GradientBucket]:
+def _runs_of_layers(held: Sequence[Sequence[Stage]], sealed: Sequence[Layers]) -> list[GradientBucket]:
     """The layers in ascending order, with the ranks that hold them, cut wherever some stage begins or ends, and where
     some that are sealed do."""
-    cuts = sorted({boundary for layers in (*(stage.layers for stage in stages), *sealed) for boundary in layers})
+    layers_of_all = (*(stage.layers for stages in held for stage in stages), *sealed)
+    cuts = sorted({boundary for layers in layers_of_all for boundary in layers})
     at = {boundary: place for place, boundary in enumerate(cuts)}
-    held: list[list[int]] = [[] for _ in cuts]
-    for rank, (first, stop) in enumerate(stage.layers for stage in stages):
-        for place in range(at[first], at[stop]):
-            held[place].append(rank)
-    return [_part(stages, layers, ranks) for layers, ranks in zip(pairwise(cuts), held, strict=False)]
+    holders: list[list[tuple[int, Stage]]] = [[] for _ in cuts]
+    for rank, stages in enumerate(held):
+        for stage in stages:
+            for place in range(at[stage.layers[0]], at[stage.layers[1]]):
+                holders[place].append((rank, stage))
+    return [_part(layers, there) for layers, there in zip(pairwise(cuts), holders, strict=False)]
 
 
-def _part(stages: Sequence[Stage], layers: Layers, ranks: Sequence[int]) -> GradientBucket:
-    """The layers that these ranks hold, and how long the slowest of them needs for its share."""
+def _part(layers: Layers, holders: Sequence[tuple[int, Stage]]) -> GradientBucket:
+    """The layers that ranks hold, in these stages of theirs, and how long the slowest of them needs for its share."""
     length = layers[1] - layers[0]
-    holders = (stages[rank] for rank in ranks)
-    shares_s = (stage.allreduce_s * (length / (stage.layers[1] - stage.layers[0])) for stage in holders)
-    return GradientBucket(layers, tuple(ranks), max(shares_s, default=0.0))
+    shares_s = (stage.allreduce_s * (length / (stage.layers[1] - stage.layers[0])) for _, stage in holders)
+    return GradientBucket(layers, tuple(rank for rank, _ in holders), max(shares_s, default=0.0))
 
 
 # Pairs of ranks, the ways in which messages may be sent, and which of them are measured.

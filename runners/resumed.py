@@ -36,7 +36,7 @@ def columns_of_resumption(resumption: Resumption) -> TimelineColumns:
     return replace(
         columns_of(timeline),
         is_fed=np.array([(one.worker, one.op) in fed and one.start_s >= begin_s for one in timeline.spans], dtype=bool),
-        layers={worker.name: plan.stage_of(worker).layers for worker in plan.workers},
+        layers={worker.name: tuple(one.layers for one in plan.stages_of(worker)) for worker in plan.workers},
         fact=f"iteration {rest.iteration}: {left} · before the line what was kept, drawn close together",
         schedule=f"the rest of iteration {rest.iteration}",
     )

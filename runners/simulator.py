@@ -37,6 +37,7 @@ from .program import (
     lower,
     pairs_of,
     rank_pair,
+    step_s,
 )
 
 if TYPE_CHECKING:
@@ -184,15 +185,17 @@ def execute(
 class _Machine:
     """One worker under way: its next instruction, its spans, its memory in micro-batches held.
 
-    Of the forward passes in `gone` nothing is held once they have ended.
+    What it holds is counted for each of its stages, which are known as its operations name them. Of the forward passes
+    in `gone` nothing is held once they have ended.
     """
 
     worker: Worker
     instructions: tuple[Instruction, ...]
+    stages: Mapping[int | None, Stage]
     next: int = 0
     spans: list[Span] = field(default_factory=list)
-    whole: float = 0.0
-    stashed: float = 0.0
+    whole: dict[int | None, float] = field(init=False)
+    stashed: dict[int | None, float] = field(init=False)
     gone: frozenset[Compute] = frozenset()
     sums_s: list[tuple[Layers, float]] = field(default_factory=list)
     peak_bytes: float = 0.0
@@ -201,9 +204,15 @@ class _Machine:
     reduced_s: float = math.inf
     done_s: float = math.inf
 
-    def held_bytes(self, stage: Stage) -> float:
+    def __post_init__(self) -> None:
+        self.whole, self.stashed = (dict.fromkeys(self.stages, 0.0) for _ in range(2))
+
+    def held_bytes(self) -> float:
         """What it holds now of activations, and of what W needs."""
-        return self.whole * stage.activation_bytes + self.stashed * stage.weight_stash_bytes
+        return sum(
+            self.whole[name] * stage.activation_bytes + self.stashed[name] * stage.weight_stash_bytes
+            for name, stage in self.stages.items()
+        )
 
 
 class _Clock:
@@ -222,12 +231,15 @@ class _Clock:
         self.pauses = pauses or {}
         self.direct = frozenset(direct)
         self.cuts = cuts or {}
-        self.machines = [_Machine(*pair) for pair in zip(program.workers, program.instructions, strict=True)]
+        self.machines = [
+            _Machine(worker, instructions, stages_by_name(self.plan, worker))
+            for worker, instructions in zip(program.workers, program.instructions, strict=True)
+        ]
         if program.rest is not None:
             for rank, machine in enumerate(self.machines):
                 begun = Counter(program.rest.taken_up(rank, self.plan).values())
-                machine.whole, machine.stashed = begun["F"], begun["I"]
-                machine.peak_bytes = machine.held_bytes(self.plan.stage_of(machine.worker))
+                machine.whole[None], machine.stashed[None] = begun["F"], begun["I"]
+                machine.peak_bytes = machine.held_bytes()
                 machine.gone = forwards_alone(machine.instructions)
         self.streams = streams
         self.jitter = jitter
@@ -295,18 +307,18 @@ class _Clock:
             heappush(self.moments, (at_s, rank))
 
     def _compute(self, rank: int, machine: _Machine, instruction: Compute, now_s: float) -> float:
-        kind = instruction.operation.kind
-        stage = self.plan.stage_of(machine.worker)
+        kind, _, _, name = instruction.operation
+        stage = machine.stages[name]
         share = share_of(instruction, stage)
         duration_s = seconds_of(instruction, stage, machine.worker)
         if self.jitter:
             duration_s *= math.exp(self.jitter * float(self.streams[rank].standard_normal()))
-        machine.whole += {"F": share, "I": -share, "B": -share, "W": 0.0}[kind]
+        machine.whole[name] += {"F": share, "I": -share, "B": -share, "W": 0.0}[kind]
         if instruction.accumulates:  # else nothing is left for a W
-            machine.stashed += {"F": 0.0, "I": share, "B": 0.0, "W": -share}[kind]
-        machine.peak_bytes = max(machine.peak_bytes, machine.held_bytes(stage))
+            machine.stashed[name] += {"F": 0.0, "I": share, "B": 0.0, "W": -share}[kind]
+        machine.peak_bytes = max(machine.peak_bytes, machine.held_bytes())
         if instruction in machine.gone:
-            machine.whole -= share
+            machine.whole[name] -= share
         machine.busy_s += duration_s
         op = name_of_operation(instruction, machine.worker.pipeline, stage)
         end_s = self._end_s(rank, now_s, duration_s)
@@ -408,6 +420,12 @@ class _Clock:
         return bool(torn)
 
 
+def stages_by_name(plan: Plan, worker: Worker) -> dict[int | None, Stage]:
+    """The stages that a worker holds, as its operations name them: not at all, where there is but one."""
+    seats, stages = plan.seats_of(worker), plan.stages_of(worker)
+    return dict(zip(seats, stages, strict=True)) if len(seats) > 1 else {None: stages[0]}
+
+
 def share_of(one: Compute, stage: Stage) -> float:
     """The part of a stage's layers that an operation runs, which is the part of the stage's time that it takes."""
     if one.layers is None:
@@ -422,7 +440,7 @@ def seconds_of(one: Compute, stage: Stage, worker: Worker) -> float:
 
 def name_of_operation(one: Compute, pipeline: int, stage: Stage) -> str:
     """Its token in the order of a worker of that pipeline."""
-    if one.layers is None and one.accumulates:
+    if one.layers in (None, stage.layers) and one.accumulates:
         return print_operation(one.operation, pipeline)
     rest = RestOperation(one.operation, one.layers or stage.layers, one.accumulates)
     return print_rest_operation(rest, pipeline, stage.layers)
@@ -471,7 +489,7 @@ def _makespan_and_period(clock: _Clock) -> tuple[float, float]:
     """What the operations of an execution give."""
     spans = [[span for span in machine.spans if is_computed(span)] for machine in clock.machines]
     return pace_of(
-        [clock.plan.stage_of(machine.worker) for machine in clock.machines],
+        clock.plan,
         [one for machine in clock.machines for one in machine.instructions if isinstance(one, AllReduce)],
         [own[0].start_s if own else math.inf for own in spans],
         [own[-1].end_s if own else 0.0 for own in spans],
@@ -479,12 +497,12 @@ def _makespan_and_period(clock: _Clock) -> tuple[float, float]:
 
 
 def pace_of(
-    stages: Sequence[Stage], sums: Sequence[AllReduce], first_s: Sequence[float], ended_s: Sequence[float]
+    plan: Plan, sums: Sequence[AllReduce], first_s: Sequence[float], ended_s: Sequence[float]
 ) -> tuple[float, float]:
     """What an iteration takes whose sums begin when the operations are over, whatever sends hold workers up.
 
     Args:
-        stages: what each rank holds.
+        plan: whose live workers the ranks are.
         sums: the all-reduce of each.
         first_s: when the first operation of each begins; infinite where it has none.
         ended_s: when the last one ends; 0 where it has none.
@@ -499,15 +517,17 @@ def pace_of(
         start_s = max(begun_s[rank] + sums_s[rank] for rank in part.ranks)
         for rank in part.ranks:
             begun_s[rank], sums_s[rank] = start_s, part.duration_s
-    makespan_s = max(map(add, begun_s, sums_s), default=0.0) + max((stage.optimizer_s for stage in stages), default=0.0)
-    alike: dict[Layers, list[int]] = {}
-    for rank, stage in enumerate(stages):
-        alike.setdefault(stage.layers, []).append(rank)
+    workers = plan.live_workers()
+    steps_s = [step_s(plan, worker) for worker in workers]
+    makespan_s = max(map(add, begun_s, sums_s), default=0.0) + max(steps_s, default=0.0)
+    alike: dict[tuple[Layers, ...], list[int]] = {}
+    for rank, worker in enumerate(workers):
+        alike.setdefault(plan.layers_of(worker), []).append(rank)
     windows_s = (
         begun_s[ranks[0]]
         - min(first_s[rank] for rank in ranks)
         + sums_s[ranks[0]]
-        + max(stages[rank].optimizer_s for rank in ranks)
+        + max(steps_s[rank] for rank in ranks)
         for ranks in alike.values()
     )
     return makespan_s, max(windows_s, default=0.0)

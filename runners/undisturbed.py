@@ -11,10 +11,10 @@ import numpy as np
 from ..schemas.check import timed_operations
 from ..schemas.columns import TimelineColumns
 from ..schemas.documents import digest
-from ..schemas.orders import KINDS
+from ..schemas.orders import KINDS, NONE
 from ..schemas.plan import Plan
 from ..schemas.timeline import memory_of_workers
-from .program import AllReduce, reductions
+from .program import AllReduce, reductions, step_s
 from .simulator import pace_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def columns_of_plan(plan: Plan) -> TimelineColumns:
     stop = np.cumsum(counts)
     begun_s = np.where(counts > 0, np.append(end_s, 0.0)[stop - 1], 0.0)
     first_s = np.where(counts > 0, np.append(start_s, 0.0)[stop - counts], np.inf)
+    several = np.array([len(plan.seats_of(worker)) > 1 for worker in live])
+    named = np.where(several[rank], operations.stage, NONE)
     sums = list(reductions(plan, live))
     tail_rank, tail_kind, tail_start_s, tail_end_s = _sums_and_steps(plan, sums, begun_s)
     home = np.array([worker.pipeline for worker in live], dtype=np.int64)
@@ -54,27 +56,29 @@ def columns_of_plan(plan: Plan) -> TimelineColumns:
         kind=np.concatenate((operations.kind, tail_kind))[order],
         pipeline=np.concatenate((operations.pipeline, home[tail_rank]))[order],
         microbatch=np.concatenate((operations.microbatch, np.zeros_like(tail_rank)))[order],
+        stage=np.concatenate((named, np.full_like(tail_rank, NONE)))[order] if plan.is_placed else None,
         start_s=start_s[order],
         end_s=np.concatenate((end_s, tail_end_s))[order],
         iteration=np.zeros(len(order), dtype=np.int64),
         workers=memory_of_workers(plan),
         plan=digest(plan),
-        layers={worker.name: plan.stage_of(worker).layers for worker in plan.workers},
+        layers={worker.name: tuple(one.layers for one in plan.stages_of(worker)) for worker in plan.workers},
         **_said_of(plan),
     )
     if plan.optimizer != "staggered":
         return columns
-    _, period_s = pace_of([plan.stage_of(worker) for worker in live], sums, first_s.tolist(), begun_s.tolist())
+    _, period_s = pace_of(plan, sums, first_s.tolist(), begun_s.tolist())
     return _twice(columns, period_s)
 
 
 def _said_of(plan: Plan) -> dict[str, Any]:
-    """Model and schedule, as far as the planner has been told them."""
+    """Model and schedule, as far as the planner has been told them, and what the plan promises."""
     options = plan.planner.options
     model, schedule = options.get("model"), options.get("schedule")
     return {
         "model": model if isinstance(model, str) else None,
         "schedule": schedule if isinstance(schedule, str) else plan.planner.name,
+        "prediction": plan.prediction,
     }
 
 
@@ -95,7 +99,7 @@ def _sums_and_steps(plan: Plan, sums: list[AllReduce], begun_s: "Floats") -> "tu
     if plan.optimizer == "synchronous":
         now_s[:] = now_s.max(initial=0.0)
     for rank, worker in enumerate(plan.live_workers()):
-        optimizer_s = plan.stage_of(worker).optimizer_s
+        optimizer_s = step_s(plan, worker)
         if optimizer_s:
             rows.append((rank, STEP, float(now_s[rank]), float(now_s[rank]) + optimizer_s))
     ranks_, kinds, starts_s, ends_s = zip(*rows, strict=True) if rows else ((), (), (), ())

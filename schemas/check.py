@@ -2,8 +2,8 @@
 
 It shares no code with the planners' evaluator (a longest path by worker sweeps) nor with the simulator (a virtual clock
 over the lowered program): here the operations are a table of numpy columns, completeness is counting, and times are
-topological waves over the table, as in Kahn's algorithm. Large plans are judged by machine code first (sound.py); what
-that refuses is judged here. Tests hold all readings equal, to the last bit.
+topological waves over the table, as in Kahn's algorithm. Large plans in which each worker holds one stage are judged by
+machine code first (sound.py); what that refuses is judged here. Tests hold all readings equal, to the last bit.
 """
 
 from __future__ import annotations
@@ -99,10 +99,11 @@ def order_path(number: int) -> str:
 
 
 def durations_of(plan: Plan, workers: Sequence[Worker]) -> Floats:
-    """What each kind of operation takes on some workers of a plan in s; array of workers x kinds."""
+    """What each kind of operation takes at each seat of some workers of a plan in s; array of seats x kinds."""
     table = [
         [stage.duration_s(kind) * (worker.slowdown or 1.0) for kind in KINDS]
-        for worker, stage in zip(workers, map(plan.stage_of, workers), strict=True)
+        for worker in workers
+        for stage in plan.stages_of(worker)
     ]
     return np.array(table, dtype=np.float64)
 
@@ -130,20 +131,37 @@ class _OrderColumns(TimedColumns):
         return Columns(self.counts, self.kind, self.pipeline, self.microbatch, self.stage)
 
     @cached_property
+    def seats(self) -> list[tuple[int, int]]:
+        """The seats of a plan: a worker's number and a stage that it holds, in this order."""
+        return [(n, stage) for n, worker in enumerate(self.plan.workers) for stage in self.plan.seats_of(worker)]
+
+    @cached_property
+    def seat(self) -> Ints:
+        """Each operation's place in `seats`; array of n."""
+        if not self.plan.is_placed:
+            return self.worker
+        depth = _deepest(self.plan)
+        number = np.full(len(self.counts) * depth, NONE, dtype=np.int64)
+        worker, stage = np.array(self.seats).T
+        number[worker * depth + stage] = np.arange(len(self.seats))
+        return number.take(self.worker * depth + self.stage)
+
+    @cached_property
     def duration_s(self) -> Floats:
         """Each operation's duration in s; array of n."""
-        place = np.repeat(np.arange(len(self.durations_s)) * len(KINDS), self.counts) + self.kind
-        return self.durations_s.ravel().take(place)
+        return self.durations_s.ravel().take(self.seat * len(KINDS) + self.kind)
 
     @cached_property
     def durations_s(self) -> Floats:
-        """What each kind of operation takes on each worker in s; array of workers x kinds."""
+        """What each kind of operation takes at each seat in s; array of seats x kinds."""
         return durations_of(self.plan, self.plan.workers)
 
     def name(self, row: int) -> str:
         """An operation in words, for messages."""
         worker = self.plan.workers[int(self.worker[row])]
         what = f"{KINDS[self.kind[row]]} of micro-batch {self.pipeline[row]}.{self.microbatch[row]}"
+        if self.plan.is_placed:
+            what += f" at virtual stage {self.stage[row]}"
         return f"{what} on worker {worker.name} (operation {self.place(row)})"
 
 
@@ -184,7 +202,8 @@ class _Cells:
         flat = self.first.ravel()
         owner = int(np.flatnonzero((flat >= 0) & (flat <= cell))[np.argmax(flat[(flat >= 0) & (flat <= cell)])])
         pipeline, stage = divmod(owner, self.first.shape[1])
-        return f"micro-batch {pipeline}.{cell - flat[owner]} at stage {stage}"
+        place = "virtual stage" if self.table.plan.is_placed else "stage"
+        return f"micro-batch {pipeline}.{cell - flat[owner]} at {place} {stage}"
 
 
 def check_plan(plan: Plan) -> list[Violation]:
@@ -203,7 +222,7 @@ def check_plan(plan: Plan) -> list[Violation]:
     """
     table = _tabulate(plan)
     cells = _number_cells(table)
-    run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
+    run = _run(cells)
     if run is not None:
         return _over_limit(plan, run.peaks) + _wrong_prediction(table, RowTimes(run.start_s, run.end_s), run.peaks)
     problems = _foreign(table, cells) or _incomplete(cells)
@@ -222,6 +241,7 @@ def check_plan(plan: Plan) -> list[Violation]:
         for cell in both[~apart & (a > b)]:
             message = f"{table.name(later[cell])} comes before {table.name(earlier[cell])}, which it needs"
             problems.append(Violation(table.path(later[cell]), message))
+    problems += _against_the_stages(table) if plan.is_placed else []
     if problems:
         return problems
     times = propagate(table, *_messages(cells, forward, backward))
@@ -253,7 +273,7 @@ def timed_operations(plan: Plan) -> tuple[Columns, Floats, Floats]:
 
 def _times(table: _OrderColumns) -> RowTimes:
     cells = _number_cells(table)
-    run = _run(cells) if pays(follow, len(table.kind), NUMPY_OPERATIONS) else None
+    run = _run(cells)
     return _times_in_waves(table, cells) if run is None else RowTimes(run.start_s, run.end_s)
 
 
@@ -271,8 +291,10 @@ def _tabulate(plan: Plan) -> _OrderColumns:
 
 
 def _run(cells: _Cells) -> OperationTimes | None:
-    """What the orders of a large plan take, if they are sound."""
+    """What the orders of a large plan take, if they are sound; none of one with a placement."""
     table, plan = cells.table, cells.table.plan
+    if plan.is_placed or not pays(follow, len(table.kind), NUMPY_OPERATIONS):
+        return None
     stages = [plan.stage_of(worker) for worker in plan.workers]
     home, stage = np.array([worker.place for worker in plan.workers]).T
     layers, (inside_s, between_s) = _layers(plan), _link_delays(plan)
@@ -296,8 +318,7 @@ def _run(cells: _Cells) -> OperationTimes | None:
 
 def _number_cells(table: _OrderColumns) -> _Cells:
     plan = table.plan
-    depth = max(len(template.stages) for template in plan.templates)
-    first = np.full((len(plan.pipelines), depth), NONE, dtype=np.int64)
+    first = np.full((len(plan.pipelines), _deepest(plan)), NONE, dtype=np.int64)
     number = 0
     for k, pipeline in enumerate(plan.pipelines):
         for i in range(len(plan.template_of(k).stages)):
@@ -306,18 +327,23 @@ def _number_cells(table: _OrderColumns) -> _Cells:
     return _Cells(table, first, number)
 
 
+def _deepest(plan: Plan) -> int:
+    """The stages of the deepest template."""
+    return max(len(template.stages) for template in plan.templates)
+
+
 def _foreign(table: _OrderColumns, cells: _Cells) -> list[Violation]:
-    """Operations on micro-batches that do not exist, or of stages that hold other layers."""
+    """Operations on micro-batches that do not exist, or of stages that hold other layers, or are placed otherwise."""
     plan = table.plan
     counts = np.array([pipeline.microbatches for pipeline in plan.pipelines], dtype=np.int64)
     layers = _layers(plan)
     known = table.pipeline < len(counts)
     owner = np.where(known, table.pipeline, 0)
     known &= table.microbatch < counts[owner]
-    mine = np.array([layers[worker.pipeline, worker.stage] for worker in plan.workers])
+    mine = np.array([layers[plan.workers[number].pipeline, stage] for number, stage in table.seats])
     owner *= layers.shape[1]
     owner += table.stage
-    known &= layers.ravel().take(owner) == np.repeat(mine, table.counts)
+    known &= layers.ravel().take(owner) == mine.take(table.seat)
     return [
         Violation(table.path(row), f"{table.name(row)} is foreign: no such micro-batch passes this stage")
         for row in map(int, np.flatnonzero(~known))
@@ -325,12 +351,17 @@ def _foreign(table: _OrderColumns, cells: _Cells) -> list[Violation]:
 
 
 def _layers(plan: Plan) -> Ints:
-    """A number for the layers that a stage holds; array of pipelines x stages, NONE beyond a pipeline's depth."""
-    numbers: dict[tuple[int, int], int] = {}
-    layers = np.full((len(plan.pipelines), max(len(template.stages) for template in plan.templates)), NONE)
+    """A number for the layers that a stage holds; array of pipelines x stages, NONE beyond a pipeline's depth.
+
+    Virtual stages have one number only where all of their pipelines' layers are cut and placed alike.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    layers = np.full((len(plan.pipelines), _deepest(plan)), NONE)
     for k in range(len(plan.pipelines)):
-        stages = plan.template_of(k).stages
-        layers[k, : len(stages)] = [numbers.setdefault(stage.layers, len(numbers)) for stage in stages]
+        template = plan.template_of(k)
+        cut = [stage.layers for stage in template.stages]
+        shape = () if template.placement is None else (template.placement, *cut)
+        layers[k, : len(cut)] = [numbers.setdefault((*held, *shape), len(numbers)) for held in cut]
     return layers
 
 
@@ -364,6 +395,22 @@ def _rows_by_cell(cells: _Cells) -> tuple[Ints, Ints, Ints]:
     row[cells.slot] = np.arange(len(cells.slot))
     forward, split, weight, full = row.reshape(len(KINDS), -1)
     return forward, np.maximum(split, full), weight
+
+
+def _against_the_stages(table: _OrderColumns) -> list[Violation]:
+    """F of a later virtual stage ahead of that of an earlier one, of the same micro-batch on one worker; I reversed."""
+    problems = []
+    micro_batch = (table.worker * len(table.plan.pipelines) + table.pipeline) * (int(table.microbatch.max()) + 1)
+    micro_batch += table.microbatch
+    for kinds, step in (((FORWARD,), 1), ((INPUT, FULL), -1)):
+        rows = np.flatnonzero(np.isin(table.kind, kinds))
+        rows = rows[np.argsort(micro_batch[rows], kind="stable")]
+        ahead, behind = rows[:-1], rows[1:]
+        wrong = (micro_batch[ahead] == micro_batch[behind]) & (step * table.stage[ahead] > step * table.stage[behind])
+        for a, b in zip(ahead[wrong], behind[wrong], strict=True):
+            message = f"{table.name(a)} comes before {table.name(b)}, which it needs"
+            problems.append(Violation(table.path(a), message))
+    return problems
 
 
 @dataclass(frozen=True)
@@ -443,13 +490,21 @@ def _deadlock(table: TimedColumns, blocked: Ints, source: Ints) -> Violation:
 
 def _peak_memory(table: _OrderColumns) -> Floats:
     """Peak activation bytes of each worker of a complete plan; memory peaks right after an F starts."""
-    stages = [table.plan.stage_of(worker) for worker in table.plan.workers]
+    stages = [table.plan.template_of(table.plan.workers[n].pipeline).stages[stage] for n, stage in table.seats]
     activation = np.array([stage.activation_bytes for stage in stages], dtype=np.float64)
     stash = np.array([stage.weight_stash_bytes for stage in stages], dtype=np.float64)
-    # Every worker ends with nothing held, so what all before it have added up to does not count against it.
-    whole, stashed = np.cumsum(WHOLE.take(table.kind)), np.cumsum(STASHED.take(table.kind))
-    held = whole * np.repeat(activation, table.counts) + stashed * np.repeat(stash, table.counts)
-    peaks = np.zeros(len(stages))
+    first = np.cumsum([0, *map(len, map(table.plan.seats_of, table.plan.workers))])[:-1]
+    own = table.seat - first[table.worker]
+    held = np.zeros(len(table.kind))
+    for number in range(
+        int(own.max(initial=0)) + 1
+    ):  # seat by seat: what is held is counted, sums of bytes would drift
+        here = own == number
+        # Every seat ends with nothing held, so what all before it have added up to does not count against it.
+        whole, stashed = np.cumsum(WHOLE.take(table.kind) * here), np.cumsum(STASHED.take(table.kind) * here)
+        seat = np.minimum(first + number, len(stages) - 1)  # where a worker has fewer, its counts are 0
+        held += whole * np.repeat(activation[seat], table.counts) + stashed * np.repeat(stash[seat], table.counts)
+    peaks = np.zeros(len(table.counts))
     peaks[table.busy] = np.maximum.reduceat(held, table.first[table.busy])
     return peaks
 
@@ -457,7 +512,7 @@ def _peak_memory(table: _OrderColumns) -> Floats:
 def _over_limit(plan: Plan, peaks: Floats) -> list[Violation]:
     problems = []
     for number, worker in enumerate(plan.workers):
-        limit = plan.stage_of(worker).memory_limit_bytes
+        limit = plan.limit_bytes(worker)
         if limit is not None and peaks[number] > limit * (1 + ROUNDING):
             peak, most = print_apart(peaks[number], limit, print_bytes)
             message = f"worker {worker.name} holds up to {peak}, its limit is {most}"
@@ -534,11 +589,10 @@ def _makespan_and_period(table: _OrderColumns, times: RowTimes) -> tuple[float, 
     first_s[table.busy] = np.minimum.reduceat(times.start_s, rows)
     ended_s[table.busy] = np.maximum.reduceat(times.end_s, rows)
     begun_s, sum_s = sums_s(plan, ended_s[live])
-    stages = [plan.stage_of(worker) for worker in plan.live_workers()]
-    step_s = np.array([stage.optimizer_s for stage in stages])
-    _, alike = np.unique([stage.layers for stage in stages], axis=0, return_inverse=True)
-    alike = alike.reshape(-1)
-    groups = int(alike.max()) + 1
+    step_s = np.array([sum(stage.optimizer_s for stage in plan.stages_of(worker)) for worker in plan.live_workers()])
+    numbers: dict[tuple[Layers, ...], int] = {}
+    alike = np.array([numbers.setdefault(plan.layers_of(worker), len(numbers)) for worker in plan.live_workers()])
+    groups = len(numbers)
     began_s, steps_s, done_s, lasts_s = np.full(groups, np.inf), *(np.zeros(groups) for _ in range(3))
     np.minimum.at(began_s, alike, first_s[live])
     np.maximum.at(steps_s, alike, step_s)
@@ -557,17 +611,18 @@ def sums_s(plan: Plan, ended_s: Floats, sealed: Sequence[Layers] = ()) -> tuple[
         ended_s: when each live worker ends its last operation.
         sealed: layers whose sums there are already, as ranges that do not touch each other.
     """
-    stages = [plan.stage_of(worker) for worker in plan.live_workers()]
-    layers = np.array([stage.layers for stage in stages])
-    reduce_s = np.array([stage.allreduce_s for stage in stages], dtype=np.float64)
-    begun_s, sum_s = ended_s.copy(), np.zeros(len(stages))
+    held = [(n, stage) for n, worker in enumerate(plan.live_workers()) for stage in plan.stages_of(worker)]
+    worker = np.array([n for n, _ in held])
+    layers = np.array([stage.layers for _, stage in held])
+    reduce_s = np.array([stage.allreduce_s for _, stage in held], dtype=np.float64)
+    begun_s, sum_s = ended_s.copy(), np.zeros(len(ended_s))
     boundaries = np.unique(np.append(layers, np.array(sealed, dtype=layers.dtype)))
     for start, stop in zip(boundaries[-2::-1], boundaries[:0:-1], strict=True):
-        holders = np.flatnonzero((layers[:, 0] <= start) & (stop <= layers[:, 1]))
-        if len(holders) and not any(first <= start and stop <= end for first, end in sealed):
+        rows = np.flatnonzero((layers[:, 0] <= start) & (stop <= layers[:, 1]))
+        if len(rows) and not any(first <= start and stop <= end for first, end in sealed):
+            holders, length = worker[rows], layers[rows, 1] - layers[rows, 0]
             begun_s[holders] = (begun_s[holders] + sum_s[holders]).max()
-            held = layers[holders, 1] - layers[holders, 0]
-            sum_s[holders] = (reduce_s[holders] * ((stop - start) / held)).max()
+            sum_s[holders] = (reduce_s[rows] * ((stop - start) / length)).max()
     return begun_s, sum_s
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import InvalidInputError
 from .orders import KINDS, NONE, SUFFIX, Operation, parse_operation, print_operation
-from .plan import Layers
+from .plan import Layers, Prediction
 from .quantities import print_time
 from .timeline import Event, Span, Timeline, WorkerMemory
 
@@ -56,7 +56,8 @@ class TimelineColumns:
         start_s, end_s: from when until when, in s.
         iteration: its iteration.
         model, schedule: what the plan says of them; None where nobody knows.
-        layers: [first, stop) of the layers that each worker holds, where the plan says them.
+        layers: [first, stop) of the layers of each worker's stages, ascending, where the plan says them.
+        prediction: what the plan promises; None where nobody knows.
         is_cut: whether 0 is where a part was cut out, and not the first span's start.
         suffixes: what stands behind the tokens of operations of some layers only (`:4-6`), or which were run again for
             a message alone (`~`); the first one is empty.
@@ -82,7 +83,8 @@ class TimelineColumns:
     paced: bool = False
     model: str | None = None
     schedule: str | None = None
-    layers: Mapping[str, Layers] = field(default_factory=dict)
+    layers: Mapping[str, tuple[Layers, ...]] = field(default_factory=dict)
+    prediction: Prediction | None = None
     is_cut: bool = False
     suffixes: tuple[str, ...] = ("",)
     suffix: "Ints | None" = None
@@ -113,6 +115,41 @@ class TimelineColumns:
         """Whether each span works on a micro-batch of another pipeline than its worker's."""
         found: Flags = self.is_computed & (self.pipeline != self.places[self.worker, 0])
         return found
+
+    @cached_property
+    def seats(self) -> dict[str, tuple[int, ...]]:
+        """The virtual stages of each worker, ascending, as far as spans and sizes name them."""
+        found: dict[str, set[int]] = {}
+        for memory in self.workers:
+            if memory.stage is not None:
+                found.setdefault(memory.worker, set()).add(memory.stage)
+        if self.stage is not None:
+            named = self.stage != NONE
+            pairs = np.unique(np.stack((self.worker[named], self.stage[named]), axis=1), axis=0)
+            for worker, stage in pairs.tolist():
+                found.setdefault(self.names[worker], set()).add(stage)
+        return {worker: tuple(sorted(held)) for worker, held in found.items()}
+
+    @cached_property
+    def chunk(self) -> "Ints":
+        """Which of its worker's virtual stages each span is of, counted from 0; 0 where it names none."""
+        if self.stage is None:
+            return np.zeros(len(self), dtype=np.int64)
+        most = int(self.stage.max(initial=0)) + 1
+        place = np.zeros((len(self.names), most + 1), dtype=np.int64)  # the last one is that of NONE
+        for number, name in enumerate(self.names):
+            held = [stage for stage in self.seats.get(name, ()) if stage < most]
+            place[number, held] = range(len(held))
+        found: Ints = place[self.worker, self.stage]
+        return found
+
+    @cached_property
+    def virtual_stage(self) -> "Ints":
+        """The stage of each operation: its worker's only one where it names none."""
+        only = [self.seats.get(name, ()) for name in self.names]
+        own = [held[0] if len(held) == 1 else column for held, column in zip(only, self.places[:, 1], strict=True)]
+        found: Ints = np.array(own, dtype=np.int64)[self.worker]
+        return found if self.stage is None else np.where(self.stage == NONE, found, self.stage)
 
     @cached_property
     def is_again(self) -> "Flags":

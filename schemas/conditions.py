@@ -7,9 +7,9 @@ stands in it (`under_conditions`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, ClassVar
 
 from .errors import InvalidInputError
@@ -133,7 +133,7 @@ class PlanConditions:
         links_s = ((ascending(*(places.get(end, end) for end in pair)), delay_s) for pair, delay_s in self.links_s)
         return PlanConditions(tuple(sorted(factors)), tuple(sorted(links_s)))
 
-    def sums_s(self, held: Mapping[Place, Layers]) -> dict[Layers, float]:
+    def sums_s(self, held: Mapping[Place, Sequence[Layers]]) -> dict[Layers, float]:
         """How much longer the all-reduces of stages take, in s, by the stages' layers; others take as long as ever.
 
         A slow link between two workers who sum gradients delays each step of the ring (`ring_steps`), and so the sums
@@ -141,21 +141,22 @@ class PlanConditions:
         component: those that are summed one after the other (docs/semantics.md).
 
         Args:
-            held: the layers of all live workers.
+            held: the layers of the stages of all live workers.
         """
         across = [(pair, delay_s) for pair, delay_s in self.links_s if pair[0][0] != pair[1][0]]
         if not across:
             return {}
-        component_of = components(held.values())
+        component_of = components(layers for stages in held.values() for layers in stages)
         pipelines: defaultdict[Layers, set[int]] = defaultdict(set)
-        for (k, _), layers in held.items():
-            pipelines[component_of[layers]].add(k)
+        for (k, _), stages in held.items():
+            for layers in stages:
+                pipelines[component_of[layers]].add(k)
         more_s: dict[Layers, float] = {}
         for (one, other), delay_s in across:
-            ends = held[one], held[other]
-            if ends[0][0] < ends[1][1] and ends[1][0] < ends[0][1]:  # some layers are in both
-                longer_s = ring_steps(len(pipelines[component_of[ends[0]]])) * delay_s
-                more_s |= {layers: max(longer_s, more_s.get(layers, 0.0)) for layers in ends}
+            for ends in product(held[one], held[other]):
+                if ends[0][0] < ends[1][1] and ends[1][0] < ends[0][1]:  # some layers are in both
+                    longer_s = ring_steps(len(pipelines[component_of[ends[0]]])) * delay_s
+                    more_s |= {layers: max(longer_s, more_s.get(layers, 0.0)) for layers in ends}
         return more_s
 
     def under(self, plan: Plan) -> Plan:
@@ -172,9 +173,12 @@ class PlanConditions:
         known = {worker.place: worker.slowdown or 1.0 for worker in live}
         slow = {name_of(place): factor * known[place] for place, factor in self.factors if factor != 1}
         hops_s: dict[LinkPlace, float] = {
-            (k, i): delay_s for (k, i), delay_s in self.hops_s.items() if delay_s > plan.links_of(k)[i].delay_s
+            (k, i): delay_s
+            for (k, i), delay_s in self.hops_s.items()
+            for link in [plan.template_of(k).link_between(i, i + 1)]
+            if link is not None and delay_s > plan.links_of(k)[link].delay_s
         }
-        more_s = self.sums_s({worker.place: plan.stage_of(worker).layers for worker in live})
+        more_s = self.sums_s({worker.place: [one.layers for one in plan.stages_of(worker)] for worker in live})
         if more_s:
             plan = replace(plan, templates=tuple(_with_sums(one, more_s) for one in plan.templates), prediction=None)
         return under_conditions(plan, slow, hops_s)
@@ -259,7 +263,8 @@ def under_conditions(plan: Plan, slow: Mapping[str, float], link_delay_s: Mappin
     Args:
         plan: the plan.
         slow: slow-down factor by worker name `k/i`, instead of the plan's own.
-        link_delay_s: delay in s by (pipeline or None for all, link), instead of the plan's own.
+        link_delay_s: delay in s by (pipeline or None for all, link), instead of the plan's own. Where stages are placed
+            link i is that between columns i and i+1, and each hop over it takes so long.
 
     Raises:
         InvalidInputError: the plan has no such worker or link, or the worker has failed.
@@ -272,7 +277,7 @@ def under_conditions(plan: Plan, slow: Mapping[str, float], link_delay_s: Mappin
     # Hops between pipelines take the template's delay, so a delay for all pipelines belongs there.
     common = {link: delay for (pipeline, link), delay in link_delay_s.items() if pipeline is None}
     templates = tuple(
-        replace(template, links=_replaced(template.links, common)) if template.links else template
+        replace(template, links=_replaced(template, template.links, common)) if template.links else template
         for template in plan.templates
     )
     pipelines = tuple(_pipeline(plan, k, link_delay_s) for k in range(len(plan.pipelines)))
@@ -285,11 +290,17 @@ def _pipeline(plan: Plan, number: int, link_delay_s: Mapping[LinkPlace, float]) 
     common = {link: delay for (k, link), delay in link_delay_s.items() if k is None}
     if not own and pipeline.links is None:
         return pipeline
-    return replace(pipeline, links=_replaced(plan.links_of(number), {**common, **own}))
+    return replace(pipeline, links=_replaced(plan.template_of(number), plan.links_of(number), {**common, **own}))
 
 
-def _replaced(links: tuple[Link, ...], delays_s: Mapping[int, float]) -> tuple[Link, ...]:
-    return tuple(Link(delays_s.get(i, link.delay_s)) for i, link in enumerate(links))
+def _replaced(template: Template, links: tuple[Link, ...], delays_s: Mapping[int, float]) -> tuple[Link, ...]:
+    """Links with other delays, which are given by the lower of the two columns, neighbours, that a link is between."""
+    ends = (sorted(pair) for pair in pairwise(template.column_of))
+    lower = [one if other == one + 1 else None for one, other in ends]
+    return tuple(
+        link if column is None else Link(delays_s.get(column, link.delay_s))
+        for column, link in zip(lower, links, strict=True)
+    )
 
 
 def _check_workers(plan: Plan, slow: Mapping[str, float]) -> None:
@@ -304,7 +315,7 @@ def _check_workers(plan: Plan, slow: Mapping[str, float]) -> None:
 def _check_links(plan: Plan, link_delay_s: Mapping[LinkPlace, float]) -> None:
     for pipeline, link in link_delay_s:
         chosen = range(len(plan.pipelines)) if pipeline is None else [pipeline]
-        depths = [len(plan.template_of(k).links) for k in chosen if 0 <= k < len(plan.pipelines)]
+        depths = [len(plan.template_of(k).columns) - 1 for k in chosen if 0 <= k < len(plan.pipelines)]
         if not depths or not 0 <= link < max(depths):
             place = f"{link}" if pipeline is None else f"{pipeline}/{link}"
             raise InvalidInputError(

@@ -166,40 +166,27 @@ def parse_columns(texts: Sequence[str], pipelines: Sequence[int], seats: Sequenc
     """
     import numpy as np  # late: most readers of a plan need none of it
 
-    if any(len(held) > 1 for held in seats):
-        return _parsed(texts, pipelines, seats)
-    stages = np.array([held[0] for held in seats], dtype=np.int64)
-    if pays(read_orders, sum(map(len, texts)), NUMPY_CHARACTERS):
+    stages, several = np.array([held[0] for held in seats], dtype=np.int64), any(len(held) > 1 for held in seats)
+    if not several and pays(read_orders, sum(map(len, texts)), NUMPY_CHARACTERS):
         return _read(texts, pipelines, stages)
-    for text in texts:
-        check_order_text(text)
+    for text, held in zip(texts, seats, strict=True):
+        check_order_text(text, held)
     counts = np.array([text.count(" ") + 1 if text else 0 for text in texts], dtype=np.int64)
     # One buffer holds all tokens, each with the space before it.
     buffer = np.frombuffer("".join([f" {text}" for text in texts if text]).encode("ascii"), dtype=np.uint8)
     spaces, dots = np.flatnonzero(buffer == ord(" ")), np.flatnonzero(buffer == ord("."))
     dotted = np.searchsorted(spaces, dots) - 1
-    first, stop = spaces + 2, np.append(spaces[1:], len(buffer))
+    letters = np.flatnonzero(buffer >= ord("A")) if several else spaces + 1
+    first, stop = letters + 1, np.append(spaces[1:], len(buffer))
     pipeline = np.repeat(np.array(pipelines, dtype=np.int64), counts)
     pipeline[dotted] = _numbers(buffer, first[dotted], dots)
     first[dotted] = dots + 1
     number_of = np.zeros(256, dtype=np.int64)
     number_of[[ord(kind) for kind in KINDS]] = range(len(KINDS))
-    kind, microbatch = number_of[buffer[spaces + 1]], _numbers(buffer, first, stop)
-    return Columns(counts, kind, pipeline, microbatch, np.repeat(stages, counts))
-
-
-def _parsed(texts: Sequence[str], pipelines: Sequence[int], seats: Sequence[Sequence[int]]) -> Columns:
-    """The same where some workers hold several virtual stages: token by token."""
-    import numpy as np
-
-    orders = [parse_order(*one) for one in zip(texts, pipelines, seats, strict=True)]
-    rows = [
-        (KINDS.index(kind), pipeline, microbatch, held[0] if stage is None else stage)
-        for order, held in zip(orders, seats, strict=True)
-        for kind, pipeline, microbatch, stage in order
-    ]
-    columns = np.array(rows, dtype=np.int64).reshape(len(rows), 4).T
-    return Columns(np.array([len(order) for order in orders], dtype=np.int64), *np.ascontiguousarray(columns))
+    kind, microbatch = number_of[buffer[letters]], _numbers(buffer, first, stop)
+    stage, named = np.repeat(stages, counts), np.flatnonzero(letters > spaces + 1)
+    stage[named] = _numbers(buffer, spaces[named] + 1, letters[named])
+    return Columns(counts, kind, pipeline, microbatch, stage)
 
 
 def _read(texts: Sequence[str], pipelines: Sequence[int], stages: Ints) -> Columns:

@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
@@ -13,6 +14,7 @@ from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
 from .orders import Operation, check_order_text, parse_order
+from .quantities import print_percent
 
 Proof = Literal["optimal", "bound", "none"]
 ProofScope = Literal["routing", "all-routings"]
@@ -100,6 +102,12 @@ class Template:
         """The column of each virtual stage."""
         found = {stage: column for column, held in enumerate(self.columns) for stage in held}
         return tuple(found[stage] for stage in range(len(self.stages)))
+
+    def link_between(self, one: int, other: int) -> int | None:
+        """The first link between stages of two columns; None where none of the one follows one of the other."""
+        if self.placement is None:
+            return min(one, other) if abs(one - other) == 1 else None
+        return next((i for i, ends in enumerate(pairwise(self.column_of)) if {*ends} == {one, other}), None)
 
     def limit_bytes(self, column: int) -> float | None:
         """The memory limit of a column's workers, in bytes."""
@@ -219,6 +227,11 @@ class Prediction:
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"proof_scope"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
+    @property
+    def quality(self) -> str:
+        """How good the plan is proven to be: `optimal`, or by how much it may be above the optimum."""
+        return "optimal" if self.proof == "optimal" else f"at most {print_percent(self.gap)} above the optimum"
+
 
 @dataclass(frozen=True)
 class Plan(Displayed):
@@ -279,13 +292,7 @@ class Plan(Displayed):
 
     def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
         """The layers that a worker holds: ranges, ascending, with others between them."""
-        found: list[Layers] = []
-        for first, stop in (stage.layers for stage in self.stages_of(worker)):
-            if found and found[-1][1] == first:
-                found[-1] = found[-1][0], stop
-            else:
-                found.append((first, stop))
-        return tuple(found)
+        return merged_ranges(stage.layers for stage in self.stages_of(worker))
 
     def limit_bytes(self, worker: Worker) -> float | None:
         """A worker's memory limit for activations, in bytes."""
@@ -399,6 +406,7 @@ class Plan(Displayed):
         for t, template in enumerate(self.templates):
             where = f"/templates/{t}"
             _check_placement(template, where)
+            _check_limits(template, where)
             check_shape(template.stages, template.links, where)
             _check_hops(template.links, template, f"{where}/links")
             expected = template.stages[-1].layers[1]
@@ -409,6 +417,17 @@ class Plan(Displayed):
                     where=f"{where}/stages",
                     fix="all templates cut the same model: let their last stages end at the same layer",
                 )
+
+
+def merged_ranges(layers: Iterable[Layers]) -> tuple[Layers, ...]:
+    """Ranges of layers, given ascending, with neighbours in one."""
+    found: list[Layers] = []
+    for first, stop in layers:
+        if found and found[-1][1] == first:
+            found[-1] = found[-1][0], stop
+        else:
+            found.append((first, stop))
+    return tuple(found)
 
 
 def delay_at_home_s(plan: Plan, one: str, other: str, origin: int | None = None) -> float:
@@ -423,14 +442,16 @@ def delay_at_home_s(plan: Plan, one: str, other: str, origin: int | None = None)
     Returns:
         The delay of the link between them; 0 where there is none.
     """
-    (k, i), (m, j) = sorted((place_of(one), place_of(other)), key=lambda place: place[1])
-    if j != i + 1:
-        return 0.0
+    (k, i), (m, j) = place_of(one), place_of(other)
     if k == m:
-        return plan.links_of(k)[i].delay_s
+        link = plan.template_of(k).link_between(i, j)
+        return 0.0 if link is None else plan.links_of(k)[link].delay_s
     known = [pipeline for pipeline in (origin, k, m) if pipeline is not None and pipeline < len(plan.pipelines)]
-    links = next(links for links in (plan.template_of(pipeline).links for pipeline in known) if i < len(links))
-    return links[i].delay_s
+    for template in map(plan.template_of, known):
+        link = template.link_between(i, j)
+        if link is not None and link < len(template.links):
+            return template.links[link].delay_s
+    return 0.0
 
 
 def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) -> None:
@@ -459,16 +480,10 @@ def check_shape(stages: tuple[Stage, ...], links: tuple[Link, ...], where: str) 
 
 
 def _check_placement(template: Template, where: str) -> None:
-    """Raise InvalidInputError unless each virtual stage is at one column, and limits are at the right place."""
-    placement, limits = template.placement, template.memory_limits_bytes
+    """Raise InvalidInputError unless each virtual stage is at one column, and not all are where they are anyway."""
+    placement, count = template.placement, len(template.stages)
     if placement is None:
-        if limits is not None:
-            what = "limits of columns stand here, without a placement"
-            raise InvalidInputError(
-                what, where=f"{where}/memory_limits_bytes", fix="write memory_limit_bytes at each stage"
-            )
         return
-    count = len(template.stages)
     if len(placement) > count:
         what = f"there are {len(placement)} columns for {count} stages"
         raise InvalidInputError(what, where=f"{where}/placement", fix="each column holds one stage at least")
@@ -483,6 +498,21 @@ def _check_placement(template: Template, where: str) -> None:
         missing = next((stage for stage in range(count) if stage not in every), None)
         what = f"stage {missing} is at no column" if doubled is None else f"stage {doubled} is there twice"
         raise InvalidInputError(what, where=f"{where}/placement", fix="each virtual stage is at one column")
+    if placement == plain_placement(count):
+        what = "each column holds the stage of its number, which needs no placement"
+        raise InvalidInputError(what, where=f"{where}/placement", fix="leave it out; limits stand at the stages then")
+
+
+def _check_limits(template: Template, where: str) -> None:
+    """Raise InvalidInputError unless memory limits are at the right place: beside a placement those of columns."""
+    placement, limits = template.placement, template.memory_limits_bytes
+    if placement is None:
+        if limits is not None:
+            what = "limits of columns stand here, without a placement"
+            raise InvalidInputError(
+                what, where=f"{where}/memory_limits_bytes", fix="write memory_limit_bytes at each stage"
+            )
+        return
     for i, stage in enumerate(template.stages):
         if stage.memory_limit_bytes is not None:
             raise InvalidInputError(

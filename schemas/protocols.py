@@ -68,12 +68,12 @@ class Hand:
     Attributes:
         worker: its name, by which it was started.
         place: its place in the running plan; None: it has none, but would take one.
-        layers: [first, stop) whose state it has, as of the last commit; None: no state.
+        layers: ranges [first, stop) whose state it has, as of the last commit; None: no state.
     """
 
     worker: str
     place: "Place | None"
-    layers: "Layers | None"
+    layers: "tuple[Layers, ...] | None"
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """The sizes that turn a worker's spans into its memory over time (schemas/plan.py, Stage)."""
+    """The sizes that turn a worker's spans into its memory over time (schemas/plan.py, Stage).
+
+    Of a plan with a placement there is one for each of a worker's virtual stages, which `stage` names; the limit is the
+    worker's.
+    """
 
     worker: str
     activation_bytes: Bytes = 0.0
     weight_stash_bytes: Bytes = 0.0
     memory_limit_bytes: Bytes | None = None
+    stage: Index | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"stage"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -95,7 +101,8 @@ class Timeline(Displayed):
     @cached_property
     def is_placed(self) -> bool:
         """Whether operations say of which virtual stage they are; then it is a document of format version 2.0."""
-        return any(span.op[:1].isdigit() for span in self.spans)
+        sized = any(memory.stage is not None for memory in self.workers)
+        return sized or any(span.op[:1].isdigit() for span in self.spans)
 
     def validate(self) -> None:
         """Raise InvalidInputError for a span that ends before it starts."""
@@ -168,12 +175,17 @@ def times_between(
 def memory_of_workers(*plans: Plan) -> tuple[WorkerMemory, ...]:
     """The memory sizes of the live workers of the plans that were executed, as a Timeline carries them.
 
-    A Timeline has one size a place, so one whose stage is not the same in all plans has none.
+    A Timeline has one size a virtual stage of a place, so a place whose stages are not the same in all plans has none.
     """
-    found: dict[Place, set[WorkerMemory]] = {}
+    found: dict[Place, set[tuple[WorkerMemory, ...]]] = {}
     for plan in plans:
         for worker in plan.live_workers():
-            stage = plan.stage_of(worker)
-            sizes = stage.activation_bytes, stage.weight_stash_bytes, stage.memory_limit_bytes
-            found.setdefault(worker.place, set()).add(WorkerMemory(worker.name, *sizes))
-    return tuple(memory for _, own in sorted(found.items()) for memory in own if len(own) == 1)
+            placed, limit = plan.template_of(worker.pipeline).placement is not None, plan.limit_bytes(worker)
+            sizes = tuple(
+                WorkerMemory(
+                    worker.name, stage.activation_bytes, stage.weight_stash_bytes, limit, seat if placed else None
+                )
+                for seat, stage in zip(plan.seats_of(worker), plan.stages_of(worker), strict=True)
+            )
+            found.setdefault(worker.place, set()).add(sizes)
+    return tuple(memory for _, own in sorted(found.items()) if len(own) == 1 for sizes in own for memory in sizes)

@@ -269,10 +269,17 @@ def _check_place_in(plan: Plan, event: TraceEvent, where: str) -> None:
             raise InvalidInputError(
                 f"the plan has no worker {name}", where=f"{where}/{place}", fix=f"workers run from 0/0 to {names[-1]}"
             )
-    if place == "link" and (ends[0] == ends[1] or abs(place_of(ends[0])[1] - place_of(ends[1])[1]) > 1):
+    if place == "link" and not _may_exchange(plan, *map(place_of, ends)):
         raise InvalidInputError(
             f"there is no link {event.link}", where=f"{where}/link", fix="name workers of neighbouring stages, or peers"
         )
+
+
+def _may_exchange(plan: Plan, one: Place, other: Place) -> bool:
+    """Whether two workers may have messages for each other, or sum gradients."""
+    templates = map(plan.template_of, (one[0], other[0]))
+    are_linked = any(template.link_between(one[1], other[1]) is not None for template in templates)
+    return one != other and (one[1] == other[1] or are_linked)
 
 
 def _check_life(event: TraceEvent, gone: dict[str, TraceEvent | None], where: str) -> None:

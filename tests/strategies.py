@@ -2,7 +2,7 @@
 
 A random plan takes any cut, costs (zeros among them), delays, slow-downs and failed workers; its micro-batches go where
 chance sends them, with B or with I and W; its orders are the projections of one random topological order of all
-operations, and so are valid whatever chance does.
+operations, and so are valid whatever chance does. Those with placements are in placed_plans.py.
 """
 
 import random
@@ -17,7 +17,7 @@ from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.shape import Shape
 from rtk.runners.program import Message
 from rtk.schemas.orders import Kind, Operation, print_order
-from rtk.schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker, place_of
+from rtk.schemas.plan import Layers, Link, Pipeline, Place, Placement, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 
 Cell = tuple[int, int, int]  # pipeline, micro-batch, stage
@@ -42,13 +42,19 @@ def stages(draw: st.DrawFn, layers: Layers, with_overheads: bool = True) -> Stag
         allreduce_s=draw(SECONDS) if with_overheads else 0.0,
         activation_bytes=activation_bytes,
         weight_stash_bytes=activation_bytes * draw(st.sampled_from([0.0, 0.3, 0.5, 1.0])),
+        backward_s=draw(st.none() | SECONDS),
     )
 
 
 @st.composite
-def links(draw: st.DrawFn, depth: int) -> tuple[Link, ...]:
-    """The links of a pipeline of `depth` stages."""
-    return tuple(Link(draw(DELAYS)) for _ in range(depth - 1))
+def links(draw: st.DrawFn, columns: Sequence[int]) -> tuple[Link, ...]:
+    """The links of a pipeline whose stages are at these columns: none inside of one, and like ones between two."""
+    delays_s = {(column, column): 0.0 for column in columns}
+    pairs = [(min(pair), max(pair)) for pair in pairwise(columns)]
+    for pair in pairs:
+        if pair not in delays_s:
+            delays_s[pair] = draw(DELAYS)
+    return tuple(Link(delays_s[pair]) for pair in pairs)
 
 
 @st.composite
@@ -58,9 +64,11 @@ def templates(draw: st.DrawFn, depth: int, name: str = "t0") -> Template:
 
 
 @st.composite
-def cut_templates(draw: st.DrawFn, cuts: tuple[int, ...], name: str) -> Template:
+def cut_templates(draw: st.DrawFn, cuts: tuple[int, ...], name: str, placement: Placement | None = None) -> Template:
     """A template whose stages begin and end at the given layers."""
-    return Template(name, tuple(draw(stages(layers)) for layers in pairwise(cuts)), draw(links(len(cuts) - 1)))
+    held = tuple(draw(stages(layers)) for layers in pairwise(cuts))
+    template = Template(name, held, (), placement)
+    return replace(template, links=draw(links(template.column_of)))
 
 
 @st.composite
@@ -78,11 +86,15 @@ def profiles(draw: st.DrawFn, min_layers: int = 1, max_layers: int = 6) -> Profi
     )
 
 
+def _costs() -> st.SearchStrategy[LayerCost]:
+    return st.builds(LayerCost, SECONDS, SECONDS, SECONDS, SECONDS, backward_s=st.none() | SECONDS)
+
+
 @st.composite
 def _layers(draw: st.DrawFn) -> Layer:
     activation_bytes = draw(BYTES)
     return Layer(
-        costs=(LayerCost(draw(SECONDS), draw(SECONDS), draw(SECONDS), draw(SECONDS)),),
+        costs=(draw(_costs()),),
         name=draw(st.one_of(st.none(), st.text(max_size=5))),
         parameter_bytes=draw(BYTES),
         activation_bytes=activation_bytes,
@@ -108,7 +120,7 @@ def plans(draw: st.DrawFn, max_pp: int = 5, max_dp: int = 3, max_microbatches: i
     shared = draw(templates(depth))
     several = draw(st.booleans()) and dp > 1
     shapes_ = (shared, draw(templates(depth, "t1"))) if several else (shared,)
-    return draw(_plans_of(shapes_, dp, max_microbatches, chance))
+    return draw(plans_of(shapes_, dp, max_microbatches, chance))
 
 
 @st.composite
@@ -118,7 +130,7 @@ def unlike_plans(draw: st.DrawFn, max_layers: int = 6, max_dp: int = 4, max_micr
     cuts = draw(st.lists(st.sets(st.integers(1, layers - 1)), min_size=2, max_size=3, unique_by=frozenset))
     chance = random.Random(draw(st.integers(0, 2**32)))
     shapes_ = tuple(draw(cut_templates((0, *sorted(cut), layers), f"n{n}")) for n, cut in enumerate(cuts))
-    return draw(_plans_of(shapes_, dp, max_microbatches, chance))
+    return draw(plans_of(shapes_, dp, max_microbatches, chance))
 
 
 def any_plans() -> st.SearchStrategy[Plan]:
@@ -127,7 +139,7 @@ def any_plans() -> st.SearchStrategy[Plan]:
 
 
 @st.composite
-def _plans_of(
+def plans_of(
     draw: st.DrawFn, shapes_: tuple[Template, ...], dp: int, max_microbatches: int, chance: random.Random
 ) -> Plan:
     """A random valid plan of some of these templates."""
@@ -136,13 +148,13 @@ def _plans_of(
         Pipeline(
             template.name,
             draw(st.integers(1, max_microbatches)),
-            draw(links(len(template.stages))) if draw(st.booleans()) else None,
+            draw(links(template.column_of)) if draw(st.booleans()) else None,
         )
         for template in cuts
     )
-    workers = [(k, i) for k, template in enumerate(cuts) for i in range(len(template.stages))]
+    workers = [(k, i) for k, template in enumerate(cuts) for i in range(len(template.columns))]
     dead = draw(st.sets(st.sampled_from(workers), max_size=2)) if dp > 1 else set()
-    dead = {place for place in dead if not dead.issuperset(_holders(cuts, place))}
+    dead = {place for place in dead if not dead.issuperset(holders(cuts, place))}
     plan = Plan(
         planner=BY_HAND,
         templates=shapes_,
@@ -155,18 +167,25 @@ def _plans_of(
     return with_prediction(plan)
 
 
-def _holders(cuts: Sequence[Template], place: tuple[int, int]) -> list[tuple[int, int]]:
-    """Who may execute what a worker may: the workers with the stage's number and layers."""
+def holders(cuts: Sequence[Template], place: Place) -> list[Place]:
+    """Who may execute what a worker may: its column's, if they hold the same; of placements, if they are alike."""
     k, i = place
-    layers = cuts[k].stages[i].layers
-    return [(n, i) for n, cut in enumerate(cuts) if i < len(cut.stages) and cut.stages[i].layers == layers]
+    held = _held(cuts[k], i)
+    return [(n, i) for n, cut in enumerate(cuts) if i < len(cut.columns) and _held(cut, i) == held]
+
+
+def _held(cut: Template, column: int) -> object:
+    """What makes workers of a column peers."""
+    if cut.placement is None:
+        return cut.stages[column].layers
+    return cut.placement, tuple(stage.layers for stage in cut.stages)
 
 
 def random_workers(
-    pipelines: tuple[Pipeline, ...], cuts: Sequence[Template], dead: set[tuple[int, int]], chance: random.Random
+    pipelines: tuple[Pipeline, ...], cuts: Sequence[Template], dead: set[Place], chance: random.Random
 ) -> Iterator[Worker]:
-    """Workers with random orders; failed ones have none, and others that hold their stage take over."""
-    executor: dict[Cell, tuple[int, int]] = {}
+    """Workers with random orders; failed ones have none, and others that hold the same take over, chunk by chunk."""
+    executor: dict[Cell, Place] = {}
     followers: dict[tuple[str, Cell], list[tuple[str, Cell]]] = {}
     wanted: dict[tuple[str, Cell], int] = {}
     split_share = chance.choice([0.0, 0.5, 1.0])
@@ -175,20 +194,22 @@ def random_workers(
         for j in range(pipeline.microbatches):
             split = [chance.random() < split_share for _ in range(depth)]
             _wire((k, j), split, followers, wanted)
-            for i in range(depth):
-                alive = [place for place in _holders(cuts, (k, i)) if place not in dead]
-                executor[k, j, i] = (k, i) if (k, i) in alive else chance.choice(alive)
-    orders: dict[tuple[int, int], list[Operation]] = {}
+            for i, column in enumerate(cuts[k].column_of):
+                alive = [place for place in holders(cuts, (k, column)) if place not in dead]
+                executor[k, j, i] = (k, column) if (k, column) in alive else chance.choice(alive)
+    orders: dict[Place, list[Operation]] = {}
     ready = [node for node, count in wanted.items() if count == 0]
     while ready:
         kind, cell = ready.pop(chance.randrange(len(ready)))
-        orders.setdefault(executor[cell], []).append(Operation(_kind(kind), cell[0], cell[1]))
+        number, column = executor[cell]
+        stage = cell[2] if len(cuts[number].columns[column]) > 1 else None
+        orders.setdefault((number, column), []).append(Operation(_kind(kind), cell[0], cell[1], stage))
         for follower in followers.get((kind, cell), ()):
             wanted[follower] -= 1
             if wanted[follower] == 0:
                 ready.append(follower)
     for k, cut in enumerate(cuts):
-        for i in range(len(cut.stages)):
+        for i in range(len(cut.columns)):
             slowdown = chance.choice([None, None, 1.0, 1.5, 3.7])
             if (k, i) in dead:
                 yield Worker(k, i, failed=True)
@@ -250,16 +271,19 @@ def limited(plan: Plan, limits_bytes: Mapping[tuple[str, int], float]) -> Plan:
     return replace(
         plan,
         templates=tuple(
-            replace(
-                template,
-                stages=tuple(
-                    replace(stage, memory_limit_bytes=limits_bytes.get((template.name, i)))
-                    for i, stage in enumerate(template.stages)
-                ),
-            )
+            _limited(template, [limits_bytes.get((template.name, i)) for i in range(len(template.columns))])
             for template in plan.templates
         ),
     )
+
+
+def _limited(template: Template, limits_bytes: Sequence[float | None]) -> Template:
+    """The template with a limit for each column, where it has a placement for all or none."""
+    if template.placement is None:
+        pairs = zip(template.stages, limits_bytes, strict=True)
+        return replace(template, stages=tuple(replace(stage, memory_limit_bytes=limit) for stage, limit in pairs))
+    known = tuple(limit for limit in limits_bytes if limit is not None)
+    return replace(template, memory_limits_bytes=known if len(known) == len(limits_bytes) else None)
 
 
 def hand_plan(
@@ -268,17 +292,21 @@ def hand_plan(
     times_s: tuple[float, float, float] = (1.0, 1.0, 1.0),
     delay_s: float = 0.0,
     limit_bytes: float | None = None,
+    placement: Placement | None = None,
 ) -> Plan:
-    """A plan by hand: order by worker `k/i` (None: failed), equal stages of 1 byte a micro-batch, half of it stash."""
+    """A plan by hand: order by worker `k/i` (None: failed), equal stages of 1 byte a micro-batch, half of it stash.
+
+    Each column has the limit, and all hops between two of them take the delay.
+    """
     places = [place_of(name) for name in orders]
     depth, dp = max(i for _, i in places) + 1, max(k for k, _ in places) + 1
-    shape = tuple(
-        Stage((i, i + 1), *times_s, activation_bytes=1.0, weight_stash_bytes=0.5, memory_limit_bytes=limit_bytes)
-        for i in range(depth)
-    )
+    count = depth if placement is None else sum(map(len, placement))
+    shape = tuple(Stage((i, i + 1), *times_s, activation_bytes=1.0, weight_stash_bytes=0.5) for i in range(count))
+    template = Template("t0", shape, (), placement)
+    hops = tuple(Link(0.0 if one == other else delay_s) for one, other in pairwise(template.column_of))
     return Plan(
         planner=BY_HAND,
-        templates=(Template("t0", shape, tuple(Link(delay_s) for _ in range(depth - 1))),),
+        templates=(_limited(replace(template, links=hops), [limit_bytes] * depth),),
         pipelines=tuple(Pipeline("t0", microbatches) for _ in range(dp)),
         optimizer="synchronous",
         workers=tuple(

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..schemas.columns import WORKER, TimelineColumns, columns_of, worker_place
 from ..schemas.orders import KINDS
+from ..schemas.placement import placement_words
 from ..schemas.plan import Layers
-from ..schemas.quantities import print_percent, print_time
+from ..schemas.quantities import print_bytes, print_percent, print_time
 from ..schemas.text import counted, listed
 from ..schemas.timeline import Event, Timeline, WorkerMemory, iteration_time_s, times_between
 
@@ -140,7 +141,7 @@ def resumed_at_s(columns: TimelineColumns) -> frozenset[float]:
 
 def _pieces(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """A number for each span's micro-batch, at its stage, in its iteration; for a sum or a step, at its worker."""
-    stage = columns.places[columns.worker, 1]
+    stage = columns.virtual_stage
     cell = np.where(columns.is_computed, columns.pipeline, -1 - columns.worker)
     what = np.where(columns.is_computed, columns.microbatch, columns.kind)
     _, piece = np.unique(np.stack((columns.iteration, cell, what, stage), axis=1), axis=0, return_inverse=True)
@@ -156,8 +157,9 @@ def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
     """The activation memory of each worker as steps, one worker after the other.
 
     F adds activation_bytes when it starts; I leaves weight_stash_bytes when it ends; W or B frees the rest when it
-    ends. A new epoch drops what was under way; if it goes on in the midst of an iteration, what is not gone on with.
-    What is run again for its message alone is freed at its end, by its I if that follows.
+    ends, each those of its virtual stage. A new epoch drops what was under way; if it goes on in the midst of an
+    iteration, what is not gone on with. What is run again for its message alone is freed at its end, by its I if that
+    follows.
 
     Args:
         columns: its `workers` say the sizes; a worker without sizes gets no curve.
@@ -171,10 +173,18 @@ def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
     lost = lost_of(columns) if resumed_s else np.zeros(len(columns), dtype=bool)
     order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
     rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
+    for worker, seats in sizes_of(columns).items():
+        if any(memory.activation_bytes > 0 for memory in seats):
+            own = rows[numbers[worker]] if worker in numbers else order[:0]
+            yield worker, _steps(columns, own, seats, lost, resumed_s)
+
+
+def sizes_of(columns: TimelineColumns) -> dict[str, list[WorkerMemory]]:
+    """What each worker holds for a micro-batch: of a plan with a placement, for each of its virtual stages."""
+    found: dict[str, list[WorkerMemory]] = {}
     for memory in columns.workers:
-        if memory.activation_bytes > 0:
-            own = rows[numbers[memory.worker]] if memory.worker in numbers else order[:0]
-            yield memory.worker, _steps(columns, own, memory, lost, resumed_s)
+        found.setdefault(memory.worker, []).append(memory)
+    return found
 
 
 def peak_bytes(points: Points) -> float:
@@ -182,25 +192,32 @@ def peak_bytes(points: Points) -> float:
     return max((size for _, size in points), default=0.0)
 
 
+# Iteration, pipeline and number of a micro-batch, whether it is there for its message alone, and its virtual stage.
+_Held = tuple[int, int, int, bool, int | None]
+
+
 def _steps(
     columns: TimelineColumns,
     rows: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-    sizes: WorkerMemory,
+    sizes: Sequence[WorkerMemory],
     lost: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
     resumed_s: frozenset[float],
 ) -> Points:
     # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
-    whole: set[tuple[int, int, int, bool]] = set()
-    stashed: set[tuple[int, int, int, bool]] = set()
+    whole: dict[int | None, set[_Held]] = {memory.stage: set() for memory in sizes}
+    stashed: dict[int | None, set[_Held]] = {memory.stage: set() for memory in sizes}
+    placed = sizes[0].stage is not None
     rows = rows[columns.is_computed[rows]]
+    if placed:
+        rows = rows[np.isin(columns.virtual_stage[rows], list(whole))]
     own = columns.taken(rows)
     # F changes it at its start, the others at their end; a new epoch drops whatever was under way.
     times_s = np.where(own.kind == 0, own.start_s, own.end_s).tolist()
-    microbatches = list(
-        zip(own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), strict=True)
-    )
+    stages = own.virtual_stage.tolist() if placed else [None] * len(own)
+    fields = (own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), stages)
+    microbatches: list[_Held] = list(zip(*fields, strict=True))
     in_vain = {one for one, is_lost in zip(microbatches, lost[rows].tolist(), strict=True) if is_lost}
-    nobody = -1, -1, -1, False
+    nobody = -1, -1, -1, False, sizes[0].stage
     changes = [(event.time_s, "drop", nobody) for event in columns.events if event.kind == "epoch"]
     changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
     followed = {one for one, kind in zip(microbatches, own.kind.tolist(), strict=True) if kind}
@@ -210,17 +227,21 @@ def _steps(
     # Stable: of an end and a start at one time the earlier span's end stays first.
     for time_s, kind, microbatch in sorted(changes, key=lambda change: change[0]):
         if kind == "drop":
-            gone = in_vain if time_s in resumed_s else whole | stashed
-            whole -= gone
-            stashed -= gone
-        was_whole = microbatch in whole
-        whole.discard(microbatch)
-        stashed.discard(microbatch)
+            for held in (*whole.values(), *stashed.values()):
+                held.difference_update(in_vain if time_s in resumed_s else held.copy())
+        here, left = whole[microbatch[4]], stashed[microbatch[4]]
+        was_whole = microbatch in here
+        here.discard(microbatch)
+        left.discard(microbatch)
         if kind == "F":
-            whole.add(microbatch)
+            here.add(microbatch)
         elif kind == "I" and was_whole and not microbatch[3]:
-            stashed.add(microbatch)
-        points.append((time_s, len(whole) * sizes.activation_bytes + len(stashed) * sizes.weight_stash_bytes))
+            left.add(microbatch)
+        held_bytes = sum(
+            len(whole[memory.stage]) * memory.activation_bytes + len(stashed[memory.stage]) * memory.weight_stash_bytes
+            for memory in sizes
+        )
+        points.append((time_s, held_bytes))
     return tuple(points)
 
 
@@ -306,6 +327,24 @@ def iterations_of(columns: TimelineColumns) -> tuple[list[int], list[float], lis
     return numbers.tolist(), starts_s.tolist(), ends_s.tolist()
 
 
+def facts_of_all(timelines: Sequence[Labelled]) -> tuple[str, ...]:
+    """Each timeline in one line; where one has a placement, also of each its placement, and what its plan promises."""
+    drawn = [(label, columns_of(timeline)) for label, timeline in timelines]
+    if not any(columns.seats for _, columns in drawn):
+        return tuple(facts_of(*one) for one in drawn)
+    return tuple(" · ".join((facts_of(*one), *_promised(one[1]))) for one in drawn)
+
+
+def _promised(columns: TimelineColumns) -> Iterator[str]:
+    """The placement, and what the plan promises: the largest peak memory of a worker, and what is proven."""
+    if placement := placement_of(columns):
+        yield placement
+    if columns.prediction is not None:
+        if peak := max(columns.prediction.peak_memory_bytes, default=0.0):
+            yield f"peak memory {print_bytes(peak)}"
+        yield columns.prediction.quality
+
+
 def facts_of(label: str, timeline: Drawable) -> str:
     """A timeline in one line: where it came from, how long it takes, and its bubbles.
 
@@ -335,6 +374,7 @@ def facts_of(label: str, timeline: Drawable) -> str:
 
 
 MOST_STAGES = 24  # whose layers are said
+NTH = ("first", "second", "third", "fourth")
 # Schedules as the field writes them.
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe"}
 
@@ -344,13 +384,50 @@ def title_of(timelines: Sequence[LabelledColumns]) -> str:
     known = [columns for _, columns in timelines]
     models = dict.fromkeys(one.model for one in known if one.model)
     schedules = dict.fromkeys(_SCHEDULES.get(one.schedule, one.schedule) for one in known if one.schedule)
-    shapes = dict.fromkeys(_shape_of(one) for one in known)
-    parts = [" and ".join(models), " and ".join(schedules), " and ".join(filter(None, shapes))]
+    placed = any(one.seats for one in known)
+    shapes = dict.fromkeys(_shape_of(one, "worker" if placed else "stage") for one in known)
+    placements = dict.fromkeys(placement_of(one) for one in known) if placed else ()
+    parts = [" and ".join(filter(None, some)) for some in (models, schedules, shapes, placements)]
     return " · ".join(filter(None, parts)) or "no operations"
 
 
-def _shape_of(columns: TimelineColumns) -> str:
-    """How many pipelines of how many stages there are, and how many micro-batches an iteration has."""
+def placement_of(columns: TimelineColumns) -> str:
+    """Which of its stages each worker holds, in words; empty where nobody knows."""
+    if not columns.seats:
+        return "plain"
+    by_pipeline: dict[int, dict[int, tuple[int, ...]]] = {}
+    of_column = {worker_place(worker)[1]: held for worker, held in columns.seats.items()}  # of those without a name
+    for worker in workers_of([columns]):
+        pipeline, column = worker_place(worker)
+        by_pipeline.setdefault(pipeline, {})[column] = columns.seats.get(worker) or of_column.get(column, ())
+    found = [tuple(held for _, held in sorted(columns.items())) for columns in by_pipeline.values()]
+    complete = [one for one in found if {*range(sum(map(len, one)))} == {stage for held in one for stage in held}]
+    return " and ".join(dict.fromkeys(map(placement_words, complete)))
+
+
+def chunks_of(timelines: Sequence[TimelineColumns]) -> tuple[str, ...]:
+    """What the first, the second … of a worker's virtual stages are called; empty where each holds but one.
+
+    Their numbers are said, in the order of the columns, where all timelines have the same.
+    """
+    by_column: dict[int, set[tuple[int, ...]]] = {}
+    for columns in timelines:
+        for worker, held in columns.seats.items():
+            by_column.setdefault(worker_place(worker)[1], set()).add(held)
+    most = max((len(held) for own in by_column.values() for held in own), default=0)
+    if most < 2:
+        return ()
+    alike = all(len(own) == 1 for own in by_column.values())
+    words = []
+    for chunk in range(most):
+        stages = [str(held[chunk]) for _, (held, *_) in sorted(by_column.items()) if chunk < len(held)]
+        told = f": virtual stages {listed(stages, MOST_STAGES)}" if alike else ""
+        words.append(f"{NTH[chunk] if chunk < len(NTH) else f'{chunk + 1}th'} chunk{told}")
+    return tuple(words)
+
+
+def _shape_of(columns: TimelineColumns, noun: str) -> str:
+    """How many pipelines of how many stages, or workers, there are, and how many micro-batches an iteration has."""
     if not len(columns):
         return ""
     places = [worker_place(worker) for worker in {*workers_of([columns]), *columns.layers}]
@@ -359,7 +436,7 @@ def _shape_of(columns: TimelineColumns) -> str:
     numbers = columns.microbatch[computed]
     owned = np.unique(columns.pipeline[computed] * (numbers.max(initial=0) + 1) + numbers)
     _, microbatches = np.unique(owned // (numbers.max(initial=0) + 1), return_counts=True)
-    shape = f"{counted(len(pipelines), 'pipeline')} of {_from_to(stages, 'stage')}"
+    shape = f"{counted(len(pipelines), 'pipeline')} of {_from_to(stages, noun)}"
     if not len(microbatches):
         return shape
     return f"{shape} · {_from_to(microbatches, 'micro-batch', 'es')}{' each' if len(pipelines) > 1 else ''}"
@@ -375,12 +452,11 @@ def layers_of(timelines: Sequence[LabelledColumns]) -> str:
     """Which layers the stages hold, in a line, of pipelines that are cut alike once; empty where nobody knows."""
     found: dict[tuple[Layers, ...], list[int]] = {}
     for _, columns in timelines:
-        of_pipeline: dict[int, dict[int, Layers]] = {}
+        of_pipeline: dict[int, list[Layers]] = {}
         for worker, layers in columns.layers.items():
-            pipeline, stage = worker_place(worker)
-            of_pipeline.setdefault(pipeline, {})[stage] = layers
+            of_pipeline.setdefault(worker_place(worker)[0], []).extend(layers)
         for pipeline, stages in of_pipeline.items():
-            found.setdefault(tuple(stages[stage] for stage in sorted(stages)), []).append(pipeline)
+            found.setdefault(tuple(sorted(stages)), []).append(pipeline)
         if found:
             break
     said = []

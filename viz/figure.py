@@ -1,17 +1,16 @@
 """Timelines as a plotly figure, for notebooks, and as a page with plotly in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
 from plotly.graph_objects import Bar as BarTrace
 from plotly.graph_objects import Figure, Scatter
 
-from ..schemas.columns import worker_place
 from ..schemas.quantities import print_bytes, print_time
 from .facts import Labelled, Mark
-from .gantt import GUIDE
-from .scene import Bar, Curve, Row, Scene, lay_out, operation_of, print_peaks
+from .gantt import GUIDE, TINT
+from .scene import Bar, Curve, Row, Scene, lay_out, operation_of, place_words, print_peaks
 from .style import (
     AGAIN_FRAME,
     AGAIN_GROUND,
@@ -50,7 +49,8 @@ def plotly_html(timelines: Sequence[Labelled], title: str) -> str:
         div_id="rtk-gantt",
         config={"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]},
     )
-    return page(scene.title, scene.facts, chart, [one for one in GUIDE if one[0] not in OWN])
+    guide = [*GUIDE, TINT] if scene.chunks else GUIDE
+    return page(scene.title, scene.facts, chart, [one for one in guide if one[0] not in OWN])
 
 
 def figure_of(timelines: Sequence[Labelled], title: str = "") -> Figure:
@@ -78,7 +78,7 @@ def _figure(scene: Scene) -> Figure:
                 legendrank=2001,
             )
         )
-    traces += [*_marks(scene), *_memory(scene)]
+    traces += [*_chunks(scene), *_marks(scene), *_memory(scene)]
     return Figure(traces, _layout(scene))
 
 
@@ -127,15 +127,15 @@ def _bars(scene: Scene, kind: str) -> BarTrace:
     unit, look = scene.unit, LOOKS[kind]
     rows = sum(row.busy for row in scene.rows)
     marker: dict[str, Any] = {
-        "color": look.colour,
+        "color": [bar.colour for bar in bars] if scene.chunks else look.colour,
         "line": {"color": "white", "width": 1 if len(scene.bars) <= EDGED_BARS * rows else 0},
     }
     if any(bar.lost for bar in bars):
         marker["opacity"] = [LOST_OPACITY if bar.lost else 1 for bar in bars]
     if any(bar.again for bar in bars):
-        marker["color"] = [AGAIN_GROUND if bar.again else look.colour for bar in bars]
+        marker["color"] = [AGAIN_GROUND if bar.again else bar.colour for bar in bars]
         marker["line"] = {
-            "color": [look.colour if bar.again else "white" for bar in bars],
+            "color": [bar.colour if bar.again else "white" for bar in bars],
             "width": [AGAIN_FRAME if bar.again else 1 for bar in bars],
         }
     if any(bar.rerouted for bar in bars):
@@ -173,16 +173,22 @@ def _hover(bar: Bar) -> list[str]:
         )
     if bar.again:
         words += ", again: for its message alone"
-    pipeline, stage = worker_place(span.worker)
     return [
         span.op,
         words,
-        f"{span.worker} (pipeline {pipeline}, stage {stage})",
+        f"{span.worker} ({place_words(span)})",
         print_time(span.start_s),
         print_time(span.end_s),
         print_time(span.end_s - span.start_s),
         f"{span.iteration}, in vain: done again later" if bar.lost else str(span.iteration),
     ]
+
+
+def _chunks(scene: Scene) -> Iterator[BarTrace]:
+    """What the tints mean: entries of the legend alone."""
+    for chunk, words in enumerate(scene.chunks):
+        marker = {"color": scene.tints(chunk)[0]} if scene.tints(chunk) else {}
+        yield BarTrace(name=words, orientation="h", x=[None], y=[None], marker=marker, legendrank=2001)
 
 
 def _marks(scene: Scene) -> list[Scatter]:

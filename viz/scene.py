@@ -14,7 +14,7 @@ import numpy as np
 
 from ..schemas.columns import TimelineColumns, columns_of, parse_span, timeline_from, worker_place
 from ..schemas.errors import InvalidInputError
-from ..schemas.orders import Operation
+from ..schemas.orders import KINDS, Operation
 from ..schemas.quantities import TimeUnit, print_bytes, print_time, time_unit
 from ..schemas.timeline import Span
 from .facts import (
@@ -23,16 +23,18 @@ from .facts import (
     Mark,
     Points,
     absences,
-    facts_of,
+    chunks_of,
+    facts_of_all,
     lost_of,
     marks_of,
     memory_curves,
     peak_bytes,
     workers_of,
 )
-from .style import LOOKS, in_lanes
+from .style import LOOKS, in_lanes, tint
 
 MAX_BARS = 30_000
+DIGITS = "0123456789"  # before the kind in an operation of a worker with several virtual stages
 PIPELINE_GAP, WORKER_GAP = 0.5, 0.25
 # The words of marks: so many lines of them at most, and a character's share of the chart's width.
 MARK_LINES, CHARACTER_SHARE = 4, 1 / 175
@@ -65,8 +67,20 @@ def is_rerouted(span: Span) -> bool:
 
 
 def label_of(span: Span) -> str:
-    """What stands in the bar: the micro-batch's number, with its pipeline where it was re-routed; else nothing."""
-    return "" if operation_of(span.worker, span.op) is None else span.op[1:].rstrip("~")
+    """What stands in the bar: the micro-batch's number, with its pipeline where it was re-routed; else nothing.
+
+    Of which virtual stage it is its tint says.
+    """
+    return "" if operation_of(span.worker, span.op) is None else span.op.lstrip(DIGITS)[1:].rstrip("~")
+
+
+def place_words(span: Span) -> str:
+    """Where a span is executed: pipeline and stage of its worker; with a placement its virtual stage, beside."""
+    pipeline, column = worker_place(span.worker)
+    operation = operation_of(span.worker, span.op)
+    if operation is None or operation.stage is None:
+        return f"pipeline {pipeline}, stage {column}"
+    return f"pipeline {pipeline}, virtual stage {operation.stage}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One span in its row; `label` is the micro-batch's number.
+    """One span in its row; `label` is the micro-batch's number, `colour` that of its kind and its worker's chunk.
+
+    `stage` is the virtual stage that it names.
 
     One that is `lost` was done again later; one that is run `again` is so for its message alone; one that is `fed`
     begins with a message that was kept and is sent again.
@@ -96,6 +112,8 @@ class Bar:
     row: Row
     span: Span
     kind: str
+    stage: int | None
+    colour: str
     label: str
     rerouted: bool
     lost: bool = False
@@ -132,7 +150,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a chart shows, from 0 to `end_s`, in seconds from each timeline's first span; `facts` say it in words."""
+    """What a chart shows, from 0 to `end_s`, in seconds from each timeline's first span; `facts` say it in words.
+
+    Where workers hold several virtual stages, `chunks` say which those of each tint are.
+    """
 
     title: str
     facts: tuple[str, ...]
@@ -144,6 +165,7 @@ class Scene:
     end_s: float
     unit: TimeUnit
     gaps: tuple[Gap, ...] = ()
+    chunks: tuple[str, ...] = ()
 
     @property
     def mark_lines(self) -> int:
@@ -159,6 +181,15 @@ class Scene:
         """The kinds of operations that occur, in the legend's order."""
         found = {bar.kind for bar in self.bars}
         return [kind for kind in LOOKS if kind in found]
+
+    def colours(self, kind: str) -> tuple[str, ...]:
+        """The colours of a kind, one for each chunk."""
+        several = len(self.chunks) if kind in KINDS else 0
+        return tuple(tint(LOOKS[kind].colour, chunk, several) for chunk in range(max(several, 1)))
+
+    def tints(self, chunk: int) -> tuple[str, ...]:
+        """The colours of a chunk, one for each kind of operation that occurs."""
+        return tuple(self.colours(kind)[chunk] for kind in self.kinds() if kind in KINDS)
 
     def memory_bands(self) -> dict[str, list[Curve]]:
         """The memory curves by worker, in the rows' order."""
@@ -189,7 +220,7 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
     ends_s = [float(columns.end_s.max(initial=0.0)) for _, columns in drawn]
     marks = marks_of(drawn, max(ends_s, default=0.0) if cut else None)
     end_s = max((*ends_s, *(mark.time_s for mark in marks)), default=0.0)
-    rows = rows_of(drawn)
+    rows, chunks = rows_of(drawn), chunks_of([columns for _, columns in whole])
     # When workers that once computed were not there.
     row_of = {(row.timeline, row.worker): row for row in rows}
     # The memory of each worker, in the rows' order, one curve a timeline.
@@ -204,10 +235,10 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
             curves.append(Curve(worker, index, (*kept, shown[-1]), peak_bytes(points), limits[worker]))
     return Scene(
         title=f"{title} ({cut})" if cut else title,
-        facts=tuple(facts_of(label, columns) for label, columns in whole),
+        facts=facts_of_all(whole),
         labels=tuple(label for label, _ in timelines),
         rows=rows,
-        bars=_bars(drawn, rows),
+        bars=_bars(drawn, rows, len(chunks)),
         marks=with_room(marks, end_s, lambda words: (len(words) + 2) * CHARACTER_SHARE * end_s),
         curves=tuple(sorted(curves, key=lambda curve: (worker_place(curve.worker), curve.timeline))),
         end_s=end_s,
@@ -217,6 +248,7 @@ def lay_out(timelines: Sequence[Labelled], title: str, max_bars: int = MAX_BARS)
             for index, (_, timeline) in enumerate(drawn)
             for absence in absences(timeline)
         ),
+        chunks=chunks,
     )
 
 
@@ -278,13 +310,15 @@ def _idle_note(worker: str, columns: TimelineColumns) -> str:
     return "failed" if has_failed or (live and worker not in live) else "no work"
 
 
-def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...]) -> tuple[Bar, ...]:
+def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...], chunks: int) -> tuple[Bar, ...]:
     row_of = {(row.timeline, row.worker): row for row in rows}
     return tuple(
         Bar(
             row_of[index, span.worker],
             span,
-            kind_of(span),
+            kind,
+            None if operation is None else operation.stage,
+            tint(LOOKS[kind].colour, chunk, chunks),
             label_of(span),
             is_rerouted(span),
             lost,
@@ -292,13 +326,15 @@ def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...]) -> tuple[
             fed,
         )
         for index, (_, columns) in enumerate(timelines)
-        for span, lost, again, fed in zip(
+        for span, chunk, lost, again, fed in zip(
             timeline_from(columns).spans,
+            columns.chunk.tolist(),
             lost_of(columns).tolist(),
             columns.is_again.tolist(),
             [False] * len(columns) if columns.is_fed is None else columns.is_fed.tolist(),
             strict=True,
         )
+        for kind, operation in [(kind_of(span), operation_of(span.worker, span.op))]
     )
 
 

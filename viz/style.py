@@ -44,6 +44,25 @@ LOOKS = {
     "other": Look("other", "#9AA0A6", "?", 0.5),
 }
 
+LIGHTEST = 0.5  # of the colour of the last of many chunks, in white
+_WHITE = 255
+
+
+def tint(colour: str, chunk: int, chunks: int) -> str:
+    """The colour of a kind for one of a worker's chunks: as it is for the first, the lighter the later.
+
+    Args:
+        colour: that of the kind, as `#RRGGBB`.
+        chunk: its number, from 0.
+        chunks: the most that a worker has.
+    """
+    if chunk == 0:
+        return colour
+    share = 1 - (1 - LIGHTEST) * chunk / max(chunks - 1, chunk)
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part * share + _WHITE * (1 - share)):02X}" for part in parts)
+
+
 _CURVES = ("#4C566A", "#7A5195", "#0B7A75")
 
 

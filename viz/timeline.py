@@ -70,7 +70,8 @@ def timelines_picture(timelines: Sequence[Labelled], title: str) -> Picture:
     scene = lay_out(timelines, title)
     sheet = Sheet(scene.title)
     sheet.heading(scene.facts)
-    entries = [((LOOKS[kind].colour,), legend_of(kind), False) for kind in scene.kinds()]
+    entries = [(scene.colours(kind), legend_of(kind), False) for kind in scene.kinds()]
+    entries += [(scene.tints(chunk), words, False) for chunk, words in enumerate(scene.chunks)]
     entries.append(((IDLE,), "idle (bubble)", False))
     if any(bar.rerouted for bar in scene.bars):
         entries.append((("white",), "k.j: micro-batch j re-routed from pipeline k", True))
@@ -144,8 +145,8 @@ def _box(bar: Bar) -> DrawnBox:
     margin = (1 - look.height) / 2
     return DrawnBox(
         span.start_s, span.end_s, bar.row.top + margin, bar.row.top + 1 - margin,
-        AGAIN_GROUND if bar.again else look.colour, (bar.label,), tip=tip, hatched=bar.rerouted,
-        opacity=LOST_OPACITY if bar.lost else 1.0, edge=look.colour if bar.again else None, edge_width=AGAIN_FRAME,
+        AGAIN_GROUND if bar.again else bar.colour, (bar.label,), tip=tip, hatched=bar.rerouted,
+        opacity=LOST_OPACITY if bar.lost else 1.0, edge=bar.colour if bar.again else None, edge_width=AGAIN_FRAME,
         gap=0.5, notch=FED_EDGE if bar.fed else 0.0,
     )  # fmt: skip
 

@@ -134,7 +134,7 @@ class Pipelines:
         own, sums_s = conditions.by_pipeline(), {}
         if conditions.links_s:
             shapes = (self._shape_of(key.shape) for key in layout)
-            held = {(k, i): stage.layers for k, shape in enumerate(shapes) for i, stage in enumerate(shape.stages)}
+            held = {(k, i): [stage.layers] for k, shape in enumerate(shapes) for i, stage in enumerate(shape.stages)}
             sums_s = conditions.sums_s(held)
         runs = frozenset((key, own.get(k, AS_PLANNED)) for k, key in enumerate(layout))
         return self._lasts_s(runs, len(layout), tuple(sums_s.items()))
@@ -227,7 +227,7 @@ class Pipelines:
     def _parts_summed(self, shapes: frozenset[Any]) -> tuple[Parts, list[float], float]:
         """The parts of these shapes, the most bytes that one GPU of each stage sums, and the longest step."""
         stages = [stage for shape in shapes for stage in self._shape_of(shape).stages]
-        parts = parts_of(stage.layers for stage in stages)
+        parts = parts_of((stage.layers,) for stage in stages)
         most_bytes = [0.0] * len(parts.held)
         for stage in stages:
             number = parts.number[stage.layers]

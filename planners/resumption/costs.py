@@ -181,6 +181,6 @@ def _sums(stages: Sequence[Stage], sealed: Sequence[Layers]) -> tuple[Parts, Flo
             first, stop = behind + stage.layers[0], behind + stage.layers[1]
         counted[stage.layers] = first, stop
         reduce_s[first, stop] = max(reduce_s.get((first, stop), 0.0), stage.allreduce_s * share)
-    parts = parts_of(reduce_s)
+    parts = parts_of((layers,) for layers in reduce_s)
     sums_s = np.array(parts.lasts_s([reduce_s[layers] for layers in parts.held]))
     return parts, sums_s, {layers: parts.number[ends] for layers, ends in counted.items()}

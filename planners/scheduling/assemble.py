@@ -29,22 +29,25 @@ class BrokenPlanError(AssertionError):
     """The independent checker refutes a plan: a bug of the planner that made it, unless its inputs were doctored."""
 
 
-def with_prediction(plan: Plan, bound_s: float = 0.0) -> Plan:
+def with_prediction(plan: Plan, bound_s: float = 0.0, scope: ProofScope | None = None) -> Plan:
     """The plan with what its orders promise: times, memory, and how far from optimal they can be.
 
     Args:
         plan: with orders.
-        bound_s: a lower bound on its iteration time that is proven already, such as a solver's, in s.
+        bound_s: a lower bound on its iteration time that is proven already, such as a solver's, in s. Of a plan with a
+            placement it is the only one: its bounds are in `planners/placement/`, which the core does not know.
+        scope: what that is over, where there are several routings.
 
     Raises:
         BrokenPlanError: the checker finds the plan broken, which is a bug of the planner that made the orders.
     """
     found = evaluate(plan)
-    bound_s = max(bound_s, lower_bound(problem_of(plan)).value_s)
+    if not plan.is_placed:
+        bound_s = max(bound_s, lower_bound(problem_of(plan)).value_s)
     times_s = found.makespan_s, found.period_s
     staggered = plan.optimizer == "staggered"
     prediction = promise(times_s, staggered, bound_s, found.bubble_ratio, found.peak_memory_bytes)
-    return checked(replace(plan, prediction=prediction))
+    return checked(replace(plan, prediction=replace(prediction, proof_scope=scope)))
 
 
 def with_orders_and_prediction(
@@ -198,7 +201,7 @@ def promise(
         period_s=period_s,
         lower_bound_s=bound_s,
         gap=iteration_s / bound_s - 1 if bound_s else 0.0,
-        proof="optimal" if iteration_s == bound_s else "bound",
+        proof="optimal" if iteration_s == bound_s else "bound" if bound_s else "none",
         bubble_ratio=bubbles,
         peak_memory_bytes=tuple(peaks),
     )

@@ -8,25 +8,30 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Operation
-from ...schemas.plan import Layers, Plan, Worker
-from .problem import Parts, parts_of
+from ...schemas.plan import Plan, Stage, Worker
+from .problem import Parts, Ranges, parts_of
 
 # Sums of the same times in another order differ by less than this, relatively.
 ROUNDING = 1e-12
 
 Key = tuple[str, int, int, int]  # ("F" or "I", pipeline, micro-batch, stage): the message that an operation sends
+Seats = dict[int | None, tuple[int, Stage]]  # a worker's stages by what its operations say: number, and costs
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOperation:
-    """One operation with its times; `waited_for_message`: its input came after its worker was free."""
+    """One operation with its times; `waited_for_message`: its input came after its worker was free.
+
+    `stage` is the one that it is of, of its worker's.
+    """
 
     worker: int
     operation: Operation
+    stage: int
     start_s: float
     end_s: float
     waited_for_message: bool
@@ -106,69 +111,80 @@ class OrderEvaluation:
 
     def memory_over_time(self, worker: int) -> list[tuple[float, float]]:
         """(time in s, activation bytes held from then on) at every change, for one worker (an index)."""
-        stage = self.plan.stage_of(self.plan.workers[worker])
-        whole = stashed = 0
+        own = self.plan.workers[worker]
+        seats = dict(zip(self.plan.seats_of(own), self.plan.stages_of(own), strict=True))
+        whole, stashed = dict.fromkeys(seats, 0), dict.fromkeys(seats, 0)  # counted, for sums of bytes would drift
         curve = []
         for timed in self.operations[worker]:
             kind = timed.operation.kind
-            whole += {"F": 1, "I": -1, "B": -1, "W": 0}[kind]
-            stashed += {"F": 0, "I": 1, "B": 0, "W": -1}[kind]
+            whole[timed.stage] += {"F": 1, "I": -1, "B": -1, "W": 0}[kind]
+            stashed[timed.stage] += {"F": 0, "I": 1, "B": 0, "W": -1}[kind]
             moment = timed.start_s if kind == "F" else timed.end_s
-            curve.append((moment, whole * stage.activation_bytes + stashed * stage.weight_stash_bytes))
+            held = [
+                whole[number] * stage.activation_bytes + stashed[number] * stage.weight_stash_bytes
+                for number, stage in seats.items()
+            ]
+            curve.append((moment, sum(held)))
         return curve
 
     def window_of(self, worker: Worker) -> LayerWindow:
         """The window of a live worker."""
-        return self.windows[self.plan.stage_of(worker).layers]
+        return self.windows[self.plan.layers_of(worker)]
 
     def own_sums_s(self, worker: Worker) -> float:
         """How long the sums of a live worker's own gradients take, without waiting for each other, in s."""
-        return self._parts.own_s(self._sums_s)[self._parts.number[self.plan.stage_of(worker).layers]]
+        return self._parts.own_s(self._sums_s)[self._parts.group[self.plan.layers_of(worker)]]
 
     @cached_property
     def _parts(self) -> Parts:
-        return parts_of(self.plan.stage_of(worker).layers for worker in self.plan.live_workers())
+        stages = map(self.plan.stages_of, self.plan.live_workers())
+        return parts_of(tuple(stage.layers for stage in held) for held in stages)
 
     @cached_property
     def _sums_s(self) -> list[float]:
         """How long the sum of each part takes."""
         reduce_s = [0.0] * len(self._parts.held)
-        for stage in map(self.plan.stage_of, self.plan.live_workers()):
+        for stage in chain.from_iterable(map(self.plan.stages_of, self.plan.live_workers())):
             number = self._parts.number[stage.layers]
             reduce_s[number] = max(reduce_s[number], stage.allreduce_s)
         return self._parts.lasts_s(reduce_s)
 
     @cached_property
-    def windows(self) -> dict[Layers, LayerWindow]:
+    def windows(self) -> dict[Ranges, LayerWindow]:
         """The window of all live workers of the same layers, by these."""
         parts, sums_s = self._parts, self._sums_s
-        groups = len(parts.held)
+        groups = len(parts.groups)
         starts_s, ends_s, steps_s = [math.inf] * groups, [0.0] * groups, [0.0] * groups
         for worker, row in zip(self.plan.workers, self.operations, strict=True):
             if not worker.failed:
-                stage = self.plan.stage_of(worker)
-                number = parts.number[stage.layers]
+                number = parts.group[self.plan.layers_of(worker)]
                 start_s, end_s = (row[0].start_s, row[-1].end_s) if row else (math.inf, 0.0)
                 starts_s[number] = min(starts_s[number], start_s)
                 ends_s[number] = max(ends_s[number], end_s)
-                steps_s[number] = max(steps_s[number], stage.optimizer_s)
+                step_s = sum(stage.optimizer_s for stage in self.plan.stages_of(worker))
+                steps_s[number] = max(steps_s[number], step_s)
         begun_s = parts.begun_s(sums_s, ends_s)
         last_ends = self._last_ends(ends_s, begun_s)
         return {
             layers: LayerWindow(starts_s[number], *last_ends[part], begun_s[part], sums_s[part], steps_s[number])
-            for number, (layers, part) in enumerate(zip(parts.held, parts.foremost, strict=True))
+            for number, (layers, part) in enumerate(zip(parts.groups, parts.foremost, strict=True))
         }
 
     def _last_ends(self, ends_s: Sequence[float], begun_s: Sequence[float]) -> list[tuple[int, float]]:
         """For each part, up to which layer those hold whose end is waited for last, and when that is."""
         joining: dict[int, tuple[int, float]] = {}
-        for (_, stop), part, end_s in zip(self._parts.held, self._parts.hindmost, ends_s, strict=True):
+        for layers, part, end_s in zip(self._parts.groups, self._parts.hindmost, ends_s, strict=True):
+            stop = layers[-1][1]
             joining[part] = max(joining.get(part, (stop, 0.0)), (stop, end_s))
-        found: list[tuple[int, float]] = []
+        found: dict[int, tuple[int, float]] = {}
         for part in reversed(range(len(begun_s))):
+            behind = self._parts.behind[part]
             waits = part not in joining or joining[part][1] < begun_s[part]
-            found.append(found[-1] if waits and found else joining[part])
-        return found[::-1]
+            if waits and behind:
+                found[part] = found[max(behind, key=lambda before: begun_s[before] + self._sums_s[before])]
+            else:
+                found[part] = joining[part]
+        return [found[part] for part in range(len(begun_s))]
 
     @cached_property
     def deciding(self) -> tuple[LayerWindow, ...]:
@@ -203,8 +219,8 @@ class OrderEvaluation:
 
     def _waits_for(self, window: LayerWindow, end: TimedOperation) -> bool:
         """Whether it is the end of this operation that a window waits for last."""
-        stage = self.plan.stage_of(self.plan.workers[end.worker])
-        return stage.layers[1] == window.last and end.end_s >= window.end_s * (1 - ROUNDING)
+        layers = self.plan.layers_of(self.plan.workers[end.worker])
+        return layers[-1][1] == window.last and end.end_s >= window.end_s * (1 - ROUNDING)
 
     @cached_property
     def before(self) -> dict[TimedOperation, TimedOperation]:
@@ -212,14 +228,14 @@ class OrderEvaluation:
 
         Those that are ready at 0 have none. A message that comes later by rounding only is not waited for.
         """
-        sender = {_sent_key(self.plan, timed): timed for row in self.operations for timed in row}
+        sender = {_sent_key(timed): timed for row in self.operations for timed in row}
         found = {}
         for row in self.operations:
             for ahead, timed in zip((None, *row), row, strict=False):
                 if ahead is not None and ahead.end_s >= timed.start_s * (1 - ROUNDING):
                     found[timed] = ahead
                 elif timed.start_s > 0:
-                    needed = _needed(self.plan, self.plan.workers[timed.worker], timed.operation)
+                    needed = _needed(self.plan, timed.operation, timed.stage)
                     assert needed is not None
                     found[timed] = sender[needed]
         return found
@@ -235,9 +251,10 @@ def evaluate(plan: Plan) -> OrderEvaluation:
         InvalidInputError: the orders deadlock.
     """
     orders = [worker.operations() for worker in plan.workers]
+    seats = [_seats(plan, worker) for worker in plan.workers]
     executor = {
-        (op.pipeline, op.microbatch, worker.stage): number
-        for number, worker in enumerate(plan.workers)
+        (op.pipeline, op.microbatch, own[op.stage][0]): number
+        for number, own in enumerate(seats)
         for op in orders[number]
         if op.kind == "F"
     }
@@ -248,11 +265,11 @@ def evaluate(plan: Plan) -> OrderEvaluation:
     while ready:
         number = ready.popleft()
         done = len(rows[number])
-        blocked_on = _advance(plan, number, orders[number], executor, sent_s, rows[number])
+        blocked_on = _advance(plan, number, seats[number], orders[number], executor, sent_s, rows[number])
         if blocked_on is not None:
             waiting[blocked_on] = number
         for timed in rows[number][done:]:
-            woken = waiting.pop(_sent_key(plan, timed), None)
+            woken = waiting.pop(_sent_key(timed), None)
             if woken is not None:
                 ready.append(woken)
     if waiting:
@@ -260,9 +277,15 @@ def evaluate(plan: Plan) -> OrderEvaluation:
     return OrderEvaluation(plan, tuple(tuple(row) for row in rows))
 
 
+def _seats(plan: Plan, worker: Worker) -> Seats:
+    held = list(zip(plan.seats_of(worker), plan.stages_of(worker), strict=True))
+    return {None: held[0]} if len(held) == 1 else dict(zip(plan.seats_of(worker), held, strict=True))
+
+
 def _advance(
     plan: Plan,
     number: int,
+    seats: Seats,
     order: tuple[Operation, ...],
     executor: dict[tuple[int, int, int], int],
     sent_s: dict[Key, float],
@@ -270,37 +293,36 @@ def _advance(
 ) -> Key | None:
     """Run a worker as far as it gets; returns the message that it is blocked on, None at the end of its order."""
     worker = plan.workers[number]
-    stage = plan.stage_of(worker)
     slowdown = worker.slowdown or 1.0
     free_s = row[-1].end_s if row else 0.0
-    for operation in order[len(row) :]:
-        needed = _needed(plan, worker, operation)
+    for at in range(len(row), len(order)):
+        operation = order[at]
+        place, stage = seats[operation.stage]
+        needed = _needed(plan, operation, place)
         arrival_s = 0.0
         if needed is not None:
             if needed not in sent_s:
                 return needed
             sender = plan.workers[executor[needed[1:]]]
-            arrival_s = sent_s[needed] + plan.hop_delay_s(
-                operation.pipeline, min(worker.stage, sender.stage), sender, worker
-            )
+            arrival_s = sent_s[needed] + plan.hop_delay_s(operation.pipeline, min(place, needed[3]), sender, worker)
         start_s, waited = max(free_s, arrival_s), arrival_s > free_s
         free_s = start_s + stage.duration_s(operation.kind) * slowdown
-        timed = TimedOperation(number, operation, start_s, free_s, waited)
+        timed = TimedOperation(number, operation, place, start_s, free_s, waited)
         row.append(timed)
-        sent_s[_sent_key(plan, timed)] = free_s
+        sent_s[_sent_key(timed)] = free_s
     return None
 
 
-def _needed(plan: Plan, worker: Worker, operation: Operation) -> Key | None:
-    """The message from another stage that an operation waits for."""
+def _needed(plan: Plan, operation: Operation, stage: int) -> Key | None:
+    """The message from another stage that an operation of a stage waits for."""
     last = len(plan.template_of(operation.pipeline).stages) - 1
-    if operation.kind == "F" and worker.stage > 0:
-        return ("F", operation.pipeline, operation.microbatch, worker.stage - 1)
-    if operation.kind in "IB" and worker.stage < last:
-        return ("I", operation.pipeline, operation.microbatch, worker.stage + 1)
+    if operation.kind == "F" and stage > 0:
+        return ("F", operation.pipeline, operation.microbatch, stage - 1)
+    if operation.kind in "IB" and stage < last:
+        return ("I", operation.pipeline, operation.microbatch, stage + 1)
     return None
 
 
-def _sent_key(plan: Plan, timed: TimedOperation) -> Key:
+def _sent_key(timed: TimedOperation) -> Key:
     kind, pipeline, microbatch, _ = timed.operation
-    return ("I" if kind == "B" else kind, pipeline, microbatch, plan.workers[timed.worker].stage)
+    return ("I" if kind == "B" else kind, pipeline, microbatch, timed.stage)

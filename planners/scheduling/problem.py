@@ -5,16 +5,19 @@ order, micro-batch j of every pipeline before j+1 of any. In solutions an operat
 
 Gradients are summed in parts: runs of layers with the same holders, from the last to the first. The sum of a part
 begins when all its holders have ended their operations and are through with the parts behind that they hold, and takes
-its share of their longest `allreduce_s` (docs/semantics.md). Somebody holds both of two neighbouring parts of a
-component, so the parts of a component are summed one after the other. Where all pipelines cut the layers alike, a part
-is a stage, and a component too.
+its share of their longest `allreduce_s` (docs/semantics.md). Where each worker holds one stage, somebody holds both of
+two neighbouring parts of a component, so the parts of a component are summed one after the other. Where all pipelines
+cut the layers alike, a part is a stage, and a component too.
+
+A `Problem` has one stage a worker; the parts, and what they say, are of placements as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -22,7 +25,7 @@ import numpy as np
 from ...schemas.kernels import MutableInts, compiled, kernel
 from ...schemas.orders import KINDS as LETTERS
 from ...schemas.orders import Kind, Operation, Token, parse_columns, print_operation
-from ...schemas.plan import Plan, Stage, Worker
+from ...schemas.plan import Layers, Plan, Stage, Worker, merged_ranges
 from .forms import pays
 
 if TYPE_CHECKING:
@@ -33,27 +36,29 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-from collections.abc import Iterable
-
-from ...schemas.plan import Layers
+Ranges = tuple[Layers, ...]  # of the layers that a worker holds: ascending, with others between them
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of stages, in ascending order of layers; stages are known by their layers, and numbered as in `held`.
+    """The parts of stages, in ascending order of layers.
+
+    Workers of the same layers are a group. Stages are known by their layers, and groups by theirs; both are numbered
+    ascending. Where each worker holds one stage, groups are stages.
 
     Attributes:
         held: the layers of each stage, ascending, each once.
-        foremost, hindmost: of each stage, the number of its first and of its last part.
-        linked: whether somebody holds a part and the one behind it.
-        shares: of each part, its holders, and which share of its all-reduce each takes for it.
+        groups: the layers of each group.
+        own: of each group, its parts, ascending.
+        behind: of each part, those that some holder of it sums just before it.
+        shares: of each part, the stages that hold it, and which share of its all-reduce each takes for it.
         layers: of each part.
     """
 
     held: tuple[Layers, ...]
-    foremost: tuple[int, ...]
-    hindmost: tuple[int, ...]
-    linked: tuple[bool, ...]
+    groups: tuple[Ranges, ...]
+    own: tuple[tuple[int, ...], ...]
+    behind: tuple[tuple[int, ...], ...]
     shares: tuple[tuple[tuple[int, float], ...], ...]
     layers: tuple[Layers, ...]
 
@@ -63,8 +68,28 @@ class Parts:
         return {layers: number for number, layers in enumerate(self.held)}
 
     @cached_property
+    def group(self) -> dict[Ranges, int]:
+        """The number of each group."""
+        return {layers: number for number, layers in enumerate(self.groups)}
+
+    @cached_property
+    def foremost(self) -> tuple[int, ...]:
+        """Of each group, its first part, which it sums last."""
+        return tuple(own[0] for own in self.own)
+
+    @cached_property
+    def hindmost(self) -> tuple[int, ...]:
+        """Of each group, its last part, which it sums first."""
+        return tuple(own[-1] for own in self.own)
+
+    @cached_property
+    def linked(self) -> tuple[bool, ...]:
+        """Whether somebody sums a part just after the next one: where each holds one stage, no others are linked."""
+        return tuple(part + 1 in behind for part, behind in enumerate(self.behind))
+
+    @cached_property
     def alone(self) -> tuple[bool, ...]:
-        """Of each stage, whether no other shares layers with it."""
+        """Of each group, whether no other shares layers with it, and it sums once."""
         return tuple(len(self.shares[part]) == 1 and self.foremost[n] == part for n, part in enumerate(self.hindmost))
 
     def lasts_s(self, reduce_s: Sequence[float]) -> list[float]:
@@ -76,55 +101,65 @@ class Parts:
 
         Args:
             lasts_s: how long each takes.
-            ends_s: when the last worker of each stage has ended its operations.
+            ends_s: when the last worker of each group has ended its operations.
         """
         found = [0.0] * len(lasts_s)
-        for stage, part in enumerate(self.hindmost):
-            found[part] = max(found[part], ends_s[stage])
-        for part in reversed(range(len(found) - 1)):
-            if self.linked[part]:
-                found[part] = max(found[part], found[part + 1] + lasts_s[part + 1])
+        for group, part in enumerate(self.hindmost):
+            found[part] = max(found[part], ends_s[group])
+        for part in reversed(range(len(found))):
+            for before in self.behind[part]:
+                found[part] = max(found[part], found[before] + lasts_s[before])
         return found
 
     def own_s(self, lasts_s: Sequence[float]) -> list[float]:
-        """How long the parts of each stage take together, in s."""
-        return [sum(lasts_s[one : last + 1]) for one, last in zip(self.foremost, self.hindmost, strict=True)]
+        """How long the parts of each group take together, in s."""
+        return [sum(lasts_s[part] for part in own) for own in self.own]
 
     def following_s(self, lasts_s: Sequence[float]) -> list[float]:
-        """What follows each stage's last end at least, in s: its own sums, and all that wait for them."""
+        """What follows each group's last end at least, in s: its own sums, and all that wait for them."""
         chains_s = list(lasts_s)
-        for part in range(1, len(chains_s)):
-            if self.linked[part - 1]:
-                chains_s[part] += chains_s[part - 1]
+        waiting_s = [0.0] * len(chains_s)
+        for part, behind in enumerate(self.behind):
+            chains_s[part] += waiting_s[part]
+            for before in behind:
+                waiting_s[before] = max(waiting_s[before], chains_s[part])
         return [chains_s[part] for part in self.hindmost]
 
 
-def parts_of(held: Iterable[Layers]) -> Parts:
+def parts_of(held: Iterable[Ranges]) -> Parts:
     """The parts of stages.
 
     Args:
-        held: the layers of all live workers' stages, any number of times.
+        held: the layers of each live worker's stages, ascending; any number of workers may hold the same.
     """
     return _parts_of(tuple(sorted(set(held))))
 
 
 @lru_cache(maxsize=64)  # a replay times thousands of plans of the same stages
-def _parts_of(held: tuple[Layers, ...]) -> Parts:
-    cuts = sorted({boundary for layers in held for boundary in layers})
+def _parts_of(held: tuple[Ranges, ...]) -> Parts:
+    stages = sorted({layers for one in held for layers in one})
+    cuts = sorted({boundary for layers in stages for boundary in layers})
     place = {boundary: number for number, boundary in enumerate(cuts)}
     shares: list[list[tuple[int, float]]] = [[] for _ in cuts]
-    linked = [False] * len(cuts)
-    for stage, (first, stop) in enumerate(held):
+    for stage, (first, stop) in enumerate(stages):
         for part in range(place[first], place[stop]):
             shares[part].append((stage, (cuts[part + 1] - cuts[part]) / (stop - first)))
-            linked[part] = linked[part] or part + 1 < place[stop]
     there = [part for part, holders in enumerate(shares) if holders]  # nobody alive may hold the layers between two
     number = {part: n for n, part in enumerate(there)}
+    own: dict[Ranges, tuple[int, ...]] = {}
+    for one in held:
+        parts = tuple(number[part] for first, stop in one for part in range(place[first], place[stop]))
+        own[merged_ranges(one)] = parts
+    behind: list[set[int]] = [set() for _ in there]
+    for parts in own.values():
+        for part, before in pairwise(parts):
+            behind[part].add(before)
+    groups = tuple(sorted(own))
     return Parts(
-        held,
-        tuple(number[place[first]] for first, _ in held),
-        tuple(number[place[stop] - 1] for _, stop in held),
-        tuple(linked[part] for part in there),
+        tuple(stages),
+        groups,
+        tuple(own[group] for group in groups),
+        tuple(tuple(sorted(before)) for before in behind),
         tuple(tuple(shares[part]) for part in there),
         tuple((cuts[part], cuts[part + 1]) for part in there),
     )
@@ -194,6 +229,27 @@ class Workers:
         np.maximum.at(most_s, self.group[self.live], times_s[self.live])
         found: list[float] = most_s.tolist()
         return found
+
+
+def with_any_split(workers: Workers) -> Workers:
+    """Workers whose I and W take no longer than those of any backward pass, split in two or not.
+
+    What is proven of them, with all backward passes split, holds for all orders, also where a full pass takes less than
+    its two halves: its message comes no earlier than after I here, and it takes no less than I and W here.
+    """
+    input_s, weight_s = least_halves_s(workers.input_s, workers.weight_s, workers.full_s)
+    return replace(workers, input_s=input_s, weight_s=weight_s)
+
+
+def least_halves_s(input_s: Floats, weight_s: Floats, full_s: Floats) -> tuple[Floats, Floats]:
+    """I and W, in s, such that neither they nor B ever take less: arrays of equal shape.
+
+    Args:
+        input_s, weight_s, full_s: what I, W and B take.
+    """
+    shorter = full_s < (input_s + weight_s) * (1 - ROUNDING)
+    least_s = np.where(shorter, np.minimum(input_s, full_s), input_s)
+    return least_s, np.where(shorter, np.minimum(weight_s, full_s - least_s), weight_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -499,7 +555,7 @@ def _workers(plan: Plan) -> Workers:
     stages = [plan.stage_of(worker) for worker in plan.workers]
     slow = np.array([worker.slowdown or 1.0 for worker in plan.workers])
     f, i, w, b = (np.array([stage.duration_s(kind) for stage in stages]) * slow for kind in "FIWB")
-    parts = parts_of(stage.layers for worker, stage in zip(plan.workers, stages, strict=True) if not worker.failed)
+    parts = parts_of((stage.layers,) for worker, stage in zip(plan.workers, stages, strict=True) if not worker.failed)
     limits = [np.inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in stages]
     return Workers(
         pipeline=np.array([worker.pipeline for worker in plan.workers]),

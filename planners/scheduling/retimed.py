@@ -62,11 +62,11 @@ class Retimed:
         return peaks_bytes(self._problem, self._orders)
 
     @cached_property
-    def _held(self) -> dict[Place, Layers]:
+    def _held(self) -> dict[Place, tuple[Layers, ...]]:
         """The layers of each live worker."""
         workers = self._problem.workers
         held = zip(self._number, workers.group.tolist(), workers.live.tolist(), strict=True)
-        return {place: workers.parts.held[group] for place, group, is_live in held if is_live}
+        return {place: (workers.parts.held[group],) for place, group, is_live in held if is_live}
 
     def _under(self, conditions: PlanConditions) -> Problem:
         if not conditions:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from ...schemas.checkpoint import print_layers
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Layers, Place, Plan, name_of
+from ...schemas.plan import Layers, Place, Plan, Worker, name_of
 from ...schemas.protocols import Hand
 from ...schemas.resumption import Rest
 from .events import Planned, RestPlanned
@@ -42,8 +42,8 @@ class Member:
         connection: where it is reached; None while it is expected back after a restart of the coordinator.
         store: host:port of its meeting place.
         place: what it plays in the present epoch.
-        holds: the layers [first, stop) whose state, as of the last commit, it has: until it says that it is ready,
-            those from before the epoch.
+        holds: the layers, ranges [first, stop), whose state, as of the last commit, it has: until it says that it is
+            ready, those from before the epoch.
         is_leaving: it will go at the next commit.
         others: host:port of its meeting places on other networks.
         regroups: whether it can tell what it has of an iteration under way.
@@ -53,7 +53,7 @@ class Member:
     connection: int | None
     store: str
     place: Place
-    holds: Layers | None = None
+    holds: tuple[Layers, ...] | None = None
     is_leaving: bool = False
     others: tuple[str, ...] = ()
     regroups: bool = False
@@ -102,9 +102,9 @@ def live_places(plan: Plan) -> tuple[Place, ...]:
     return tuple((worker.pipeline, worker.stage) for worker in plan.live_workers())
 
 
-def layers_at(plan: Plan, place: Place) -> Layers:
-    """The layers [first, stop) of a place."""
-    return plan.template_of(place[0]).stages[place[1]].layers
+def layers_at(plan: Plan, place: Place) -> tuple[Layers, ...]:
+    """The layers of a place: ranges [first, stop)."""
+    return plan.layers_of(Worker(*place))
 
 
 def layers_of(plan: Plan) -> int:
@@ -112,11 +112,11 @@ def layers_of(plan: Plan) -> int:
     return plan.templates[0].stages[-1].layers[1]
 
 
-def copies(wanted: Sequence[Layers], holds: Sequence[Layers | None]) -> tuple[Copy, ...]:
+def copies(wanted: Sequence[Sequence[Layers]], holds: Sequence[Sequence[Layers] | None]) -> tuple[Copy, ...]:
     """Who sends whom which layers, so that everybody gets what it lacks and no source sends much more than others.
 
     Args:
-        wanted: by rank, the layers that each is to hold.
+        wanted: by rank, the layers that each is to hold, in ranges.
         holds: by rank, the layers whose state each has until now.
 
     Raises:
@@ -124,36 +124,37 @@ def copies(wanted: Sequence[Layers], holds: Sequence[Layers | None]) -> tuple[Co
     """
     sent = [0] * len(wanted)
     found = []
-    for target, (first, stop) in enumerate(wanted):
-        layer = first
+    for target, (layer, stop) in ((target, layers) for target, ranges in enumerate(wanted) for layers in ranges):
+        own = holds[target] or ()
         while layer < stop:
-            own = holds[target]
-            if own is not None and own[0] <= layer < own[1]:
-                layer = own[1]
+            if (until := _end_of_range(own, layer)) is not None:
+                layer = until
                 continue
-            stops = {
-                rank: held[1] for rank, held in enumerate(holds) if held is not None and held[0] <= layer < held[1]
-            }
+            ends = {rank: _end_of_range(held or (), layer) for rank, held in enumerate(holds)}
+            stops = {rank: end for rank, end in ends.items() if end is not None}
             if not stops:
                 raise LookupError(layer)
             source = min(stops, key=lambda rank: (sent[rank], rank))
-            until = min(stop, stops[source])
-            if own is not None and own[0] > layer:
-                until = min(until, own[0])
+            until = min(stop, stops[source], *(first for first, _ in own if first > layer))
             found.append(Copy(source, target, (layer, until)))
             sent[source] += until - layer
             layer = until
     return tuple(found)
 
 
-def savers(layers: int, holdings: Iterable[tuple[str, Layers | None]]) -> tuple[Saver, ...]:
+def _end_of_range(ranges: Iterable[Layers], layer: int) -> int | None:
+    """The end of the range that a layer is in."""
+    return next((stop for first, stop in ranges if first <= layer < stop), None)
+
+
+def savers(layers: int, holdings: Iterable[tuple[str, Sequence[Layers] | None]]) -> tuple[Saver, ...]:
     """Who saves which layers: each layer once, as far as anybody holds it, in the order of the layers.
 
     Args:
         layers: how many the model has.
-        holdings: workers and what they hold, those that should rather save first.
+        holdings: workers and what they hold, in ranges, those that should rather save first.
     """
-    held = [(worker, own) for worker, own in holdings if own is not None]
+    held = [(worker, own) for worker, ranges in holdings for own in ranges or ()]
     found, layer = [], 0
     while layer < layers:
         holder = next(((worker, own) for worker, own in held if own[0] <= layer < own[1]), None)
@@ -198,9 +199,8 @@ class VoteCounter:
         """What is wrong with an iteration in which not every layer saw every micro-batch exactly once."""
         done = [entry for place, vote in self._votes[iteration].items() for entry in self._ledger(place, vote)]
         sealed = self._sealed(iteration)
-        cuts = sorted(
-            {cut for layers in [*self._layers.values(), *(own for own, _ in done), *sealed] for cut in layers}
-        )
+        held = (layers for ranges in self._layers.values() for layers in ranges)
+        cuts = sorted({cut for layers in [*held, *(own for own, _ in done), *sealed] for cut in layers})
         for first, stop in pairwise(cuts):
             if any(layers[0] <= first < layers[1] for layers in sealed):
                 continue  # the sum has ended, and with it was every micro-batch of its time
@@ -214,11 +214,11 @@ class VoteCounter:
 
     def _ledger(self, place: Place, vote: Vote) -> Iterator[tuple[Layers, tuple[int, ...]]]:
         """The micro-batches in a worker's own part of the sums, by layers that it holds."""
-        first, stop = self._layers[place]
-        if vote.ledger is None:
-            yield (first, stop), vote.microbatches
-        for entry in vote.ledger or ():
-            yield (max(first, entry.layers[0]), min(stop, entry.layers[1])), entry.microbatches
+        for first, stop in self._layers[place]:
+            if vote.ledger is None:
+                yield (first, stop), vote.microbatches
+            for entry in vote.ledger or ():
+                yield (max(first, entry.layers[0]), min(stop, entry.layers[1])), entry.microbatches
 
     def _sealed(self, iteration: int) -> tuple[Layers, ...]:
         return self._rest.sealed if self._rest is not None and self._rest.iteration == iteration else ()
@@ -267,12 +267,16 @@ class VoteCounter:
         return [told[layer] for layer in sorted(told)]
 
     def _losses(self, iteration: int) -> list[MicrobatchLoss]:
-        """Of each micro-batch and stage once; in logs of before these are shares of the mean."""
-        found = {}
+        """Of each micro-batch and stage once; in logs of before these are shares of the mean.
+
+        Of a worker with several stages it is what they come to together, which no sum of before has a part in.
+        """
+        found = dict[tuple[int, Layers | Place], MicrobatchLoss]()
         for place, vote in self._votes[iteration].items():
+            ranges = self._layers[place]
             for loss in vote.losses:
                 told = loss if len(loss) == 3 else (*loss, 1 / len(self._wanted))
-                found[self._part(told, self._layers[place])] = told
+                found[(loss[0], place) if self._rest is None else self._part(told, ranges[0])] = told
         told_before = self._told if self._sealed(iteration) else {}
         return [*{**told_before, **found}.values()]
 
@@ -356,7 +360,7 @@ class Questions(Generic[Question, Answer]):
 
 def held_by(crew: Iterable[Hand]) -> Iterator[Layers]:
     """The layers that somebody of a crew has."""
-    return (hand.layers for hand in crew if hand.layers is not None)
+    return (layers for hand in crew for layers in hand.layers or ())
 
 
 def seats_of(crew: Crew) -> tuple[tuple[str, str], ...]:

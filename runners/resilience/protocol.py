@@ -363,20 +363,27 @@ class Ready:
     """A worker has joined an epoch's groups and holds its stage's state.
 
     Attributes:
-        layers: [first, stop) of that stage.
+        layers: [first, stop) of that stage, or of the first of several ranges that the worker holds.
         checksums: (layer, sha256 of its state) of the layers that it has sent or been sent; of all that it holds where
             nothing is committed, for each has made them for itself.
         sums: (layer, sha256 of the sum over its gradients) of the layers whose sums it has sent or been sent
             (`Rest.copies`).
+        further: the other ranges.
     """
 
     epoch: Index
     layers: Layers
     checksums: tuple[tuple[Index, str], ...] = ()
     sums: tuple[tuple[Index, str], ...] = ()
+    further: tuple[Layers, ...] = ()
     kind: Literal["ready"] = "ready"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def holds(self) -> tuple[Layers, ...]:
+        """All layers that the worker holds."""
+        return (self.layers, *self.further)
 
 
 # A micro-batch's number, the sum that is its loss, and what it is a sum of; the sum is None where it is not finite.
@@ -391,7 +398,8 @@ class Vote:
         is_finite: whether all of them are.
         microbatches: global numbers of those whose backward pass it executed.
         ledger: of an iteration of which only a rest was left: what is in its own part of the sums that this epoch has
-            made, from before and from now; None: `microbatches`, of all its layers.
+            made, from before and from now; of a worker that holds several stages, what it executed of each; None:
+            `microbatches`, of all its layers.
         losses: at a last stage; in logs of before without counts, each a share of the mean loss.
         measured: what it has measured meanwhile.
         norms: by number, the squared norms of the gradients, not yet divided, of those layers that no worker of a lower

@@ -6,10 +6,10 @@ standings are there, what is left is planned from both, and comes with the next 
 a silent worker is: who has not told by then has nothing, and drops what it has when it enters the epoch.
 
 Where nothing is worth keeping, nobody plans what is left, or that does not stand the test (schemas/check_rest.py), the
-iteration is done anew.
+iteration is done anew. So it is in plans with a placement: standings know one stage a worker.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ...schemas.check_standing import check_standing
@@ -118,7 +118,7 @@ class Inventory:
 
     def left(self, question: RestQuestion) -> RestPlanned | PlanRest | None:
         """What is left, or what has that planned; None while it is not known, and somebody sees to it."""
-        if self.message is None:
+        if self.message is None or self._plan is None or self._plan.is_placed:
             return ANEW
         if not self.is_complete:
             return None
@@ -127,7 +127,6 @@ class Inventory:
         answer = self.questions.answer(question)
         if answer is None:
             return self._ask(question)
-        assert self._plan is not None
         last = layers_of(self._plan)
         told = self.losses.of(self.message.iteration).values()
         known = {loss[0] for layers, loss in told if is_of_model(loss, layers, last)}
@@ -143,6 +142,11 @@ class Inventory:
         plan, seats, standings, conditions = question
         following = parse_document(plan.encode(), Plan, "the plan")
         return PlanRest(number, following, seats, self.message.iteration, standings, conditions)
+
+
+def stage_of(holds: Sequence[Layers] | None) -> Layers | None:
+    """The layers that a standing is of: what a worker holds, where that is one stage."""
+    return holds[0] if holds is not None and len(holds) == 1 else None
 
 
 def planned_rest(request: PlanRest, resume: Resume | None) -> RestPlanned:
@@ -172,6 +176,8 @@ def rehearse(plan: Plan, resume: Resume) -> None:
         plan: that the job begins with; the first micro-batch of each pipeline is taken to be done.
         resume: plans it.
     """
+    if plan.is_placed:
+        return
     workers = plan.live_workers()
     standings = []
     for worker in sorted(workers, key=lambda one: one.name):

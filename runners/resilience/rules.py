@@ -101,7 +101,7 @@ from .protocol import (
     Vote,
     Whereabouts,
 )
-from .regrouping import ANEW, Inventory
+from .regrouping import ANEW, Inventory, stage_of
 from .saving import Checkpoints
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
@@ -331,13 +331,13 @@ class CoordinatorRules:
     def _note_ready(self, member: Member, ready: Ready) -> None:
         if ready.epoch != self.epoch:
             # It had been superseded already, and the worker holds what it was to hold there.
-            had, member.holds = member.holds, ready.layers
-            if had not in (None, ready.layers) and self.phase == "running":
+            had, member.holds = member.holds, ready.holds
+            if had not in (None, ready.holds) and self.phase == "running":
                 # The present epoch may count on it for layers that it has given up.
                 self._must_reform = True
                 self._chronicle.change.note(f"worker {member.name} had changed its stage already", self._now_s)
             return
-        member.holds = ready.layers
+        member.holds = ready.holds
         self._chronicle.note_ready(self._now_s)
         self._standstill.move(member.name, self._now_s)
         assert self._epoch_message is not None
@@ -754,7 +754,7 @@ class CoordinatorRules:
         staying = [self.members[name] for _, name in sorted(self._seats.items()) if name in self.members]
         arrivals = coming(self.newcomers, self.committed + 1)
         # Before the first commit everybody can make the state of every layer.
-        anything = (0, self._layers) if self._nothing_committed else None
+        anything = ((0, self._layers),) if self._nothing_committed else None
         return (
             *(Hand(one.name, one.place, anything or one.holds) for one in staying if not one.is_leaving),
             *(Hand(name, None, anything) for name in arrivals if not arrivals.keys() <= self._spare),
@@ -798,9 +798,9 @@ class CoordinatorRules:
         if member is None:
             return False
         if isinstance(told, LossesTold):
-            self._inventory.losses.add(member.holds or (0, 0), told, self.committed)
+            self._inventory.losses.add(stage_of(member.holds) or (0, 0), told, self.committed)
             return False
-        wrong = self._inventory.note(member.name, member.holds, told)
+        wrong = self._inventory.note(member.name, stage_of(member.holds), told)
         if wrong is not None:
             self._expel(member, f"what it says to have of iteration {told.iteration} is wrong: {wrong}")
         elif self._inventory.is_complete:
@@ -812,7 +812,8 @@ class CoordinatorRules:
         if self._redone == self.committed + 1:
             return ANEW
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
-        standings = self._inventory.standings(crew, {name: member.holds for name, member in self.members.items()})
+        held = {name: stage_of(member.holds) for name, member in self.members.items()}
+        standings = self._inventory.standings(crew, held)
         left = self._inventory.left((plan, places, standings, self._circumstances.now))
         self._out += [left] if isinstance(left, PlanRest) else []
         return left if isinstance(left, RestPlanned) else None

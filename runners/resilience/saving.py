@@ -3,6 +3,8 @@
 A part of the coordinator's rules (rules.py), pure as they are.
 """
 
+from collections import Counter
+
 from ...schemas.checkpoint import CheckpointFile
 from .events import CheckpointSaved
 from .protocol import Job, Publish, Published, Saved, Saver
@@ -31,7 +33,7 @@ class Saving:
     ) -> None:
         self._folder, self._iteration, self._taken, self._begun_s = folder, iteration, taken, begun_s
         self._is_last_resort = is_last_resort
-        self._waited_for = {saver.worker for saver in savers}
+        self._waited_for = Counter(saver.worker for saver in savers)
         self._parts: list[CheckpointFile] = []
         self._error: str | None = None
         self._publisher: str | None = None
@@ -47,14 +49,14 @@ class Saving:
                 self._path, self._error = written.path, self._error or written.error
                 self.is_over = True
         elif worker in self._waited_for:
-            self._waited_for.discard(worker)
-            self._parts += [] if written.part is None else [written.part]
+            self._waited_for -= Counter({worker: self._waited_for[worker] if written.part is None else 1})
+            self._parts += [] if written.part is None or written.part in self._parts else [written.part]
             self._error = self._error or written.error
 
     def lose(self, worker: str) -> None:
         """A worker has died; its part will not come, and another one must publish."""
         if worker in self._waited_for:
-            self._waited_for.discard(worker)
+            del self._waited_for[worker]
             self._error = self._error or f"worker {worker} failed while it saved its part"
         if worker == self._publisher:
             self._publisher = None

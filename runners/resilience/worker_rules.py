@@ -141,7 +141,7 @@ class CopyState(JointAction):
 
     So with sums that have ended already, where only a rest of the first iteration is left.
 
-    Where nothing is committed, who has no state (`WorkerRules.layers` is None) makes its own.
+    Where nothing is committed, who has no state (`WorkerRules.holds` is None) makes its own.
     """
 
     epoch: Epoch
@@ -272,7 +272,7 @@ class WorkerRules:
             `lose_touch`.
         epoch: that it is in; None before the first.
         rank: its own there; None where there is no place for it.
-        layers: whose state it holds, as of the last step; None where it has none.
+        holds: the layers, ranges [first, stop), whose state it holds, as of the last step; None where it has none.
         voted: the last iteration of this epoch that it has voted on.
         committed: the last one that it knows to be committed.
         last: the epoch's last one, as far as that is known.
@@ -284,7 +284,7 @@ class WorkerRules:
         self.name, self._clip_norm, self._evaluates = name, clip_norm, evaluates
         self.epoch: Epoch | None = None
         self.rank: int | None = None
-        self.layers: Layers | None = None
+        self.holds: tuple[Layers, ...] | None = None
         self.voted = self.committed = self.last = -1
         self._reduced: int | None = None  # the iteration voted on whose gradients are there for its step
         self._undoable: int | None = None  # the iteration whose step can be undone
@@ -361,14 +361,14 @@ class WorkerRules:
         self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
         self._taken, self._must_evaluate = epoch.taken, epoch.evaluate
         if self.rank is None:
-            self.layers = None
+            self.holds = None
             return
         self._is_staggered = plan_of(epoch.plan).optimizer == "staggered"
         try:
             yield Connect(epoch, self.rank)
             ready: Ready = yield CopyState(epoch, self.rank)
-            if ready.layers != self.layers:  # what was kept is another stage's
-                self.layers, self._undoable = ready.layers, None
+            if ready.holds != self.holds:  # what was kept is another stage's
+                self.holds, self._undoable = ready.holds, None
             yield Say(ready)
             examined: Examined | None = (yield ExamineGroups(epoch, self.rank)) if epoch.examine else None
             while self.voted < self.last:
@@ -518,8 +518,11 @@ class Unanswered:
     def say(self, message: FromWorker) -> None:
         """A message is said, whether it arrives or not."""
         if isinstance(message, Ready | Vote | StandingTold | LossesTold | Leaving | Saved | Published):
-            # With a staggered optimizer two votes may be unanswered.
-            key = type(message), message.iteration if isinstance(message, Vote | LossesTold) else 0
+            # With a staggered optimizer two votes may be unanswered, and of a checkpoint several parts.
+            number = message.iteration if isinstance(message, Vote | LossesTold) else 0
+            if isinstance(message, Saved) and message.part is not None:
+                number = message.part.layers[1]
+            key = type(message), number
             self._kept.pop(key, None)
             self._kept[key] = message
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan
 from ...schemas.timeline import Span
-from ..program import Compute, Program
+from ..program import Compute, Program, step_s
 from ..resilience.membership import layers_of
 from ..resilience.protocol import Epoch, MicrobatchLoss
 from ..simulator import Cuts, Execution, is_computed, name_of_operation, seconds_of
@@ -72,7 +72,7 @@ class IterationAttempt:
     def has_losses(self, rank: int) -> bool:
         """Whether a rank computes losses: it holds the model's last layer."""
         plan = self.program.plan
-        return plan.stage_of(self.program.workers[rank]).layers[1] == layers_of(plan)
+        return plan.stages_of(self.program.workers[rank])[-1].layers[1] == layers_of(plan)
 
     def run_weights(self, rank: int, work: PartialWork) -> float:
         """Have a rank that has left run the W of what it has half done in parts of its stage; gives when it is done."""
@@ -102,19 +102,19 @@ class IterationAttempt:
         return max((one for one in self.execution.done_s if math.isfinite(one)), default=0.0) + self.start_s
 
     def done_s(self, plan: Plan, ranks: Sequence[int]) -> float:
-        """When a stage has made its step: as the period is reckoned, or later where somebody stood still.
+        """When workers of the same layers have made their steps: as the period is reckoned, or later where somebody
+        stood still.
 
         Args:
             plan: the epoch's.
-            ranks: who holds the stage.
+            ranks: theirs.
 
         Returns:
             Seconds from the beginning of the iteration.
         """
-        stages = [plan.stage_of(self.program.workers[rank]) for rank in ranks]
         last_s = max((last_end_s(self.execution.spans[rank]) for rank in ranks), default=0.0)
         sums_s = max(self.program.reduction(rank).duration_s for rank in ranks)
-        steps_s = sums_s + max(stage.optimizer_s for stage in stages)
+        steps_s = sums_s + max(step_s(plan, self.program.workers[rank]) for rank in ranks)
         return max(last_s + steps_s, *(self.execution.done_s[rank] for rank in ranks))
 
 
@@ -152,9 +152,9 @@ def half_way_s(program: Program, execution: Execution, rank: int) -> float | Non
 
 def stages_of(program: Program, alive: Sequence[int]) -> list[list[int]]:
     """The living ranks that hold the same layers, and so sum and step together."""
-    stages: dict[Layers, list[int]] = {}
+    stages: dict[tuple[Layers, ...], list[int]] = {}
     for rank in alive:
-        stages.setdefault(program.plan.stage_of(program.workers[rank]).layers, []).append(rank)
+        stages.setdefault(program.plan.layers_of(program.workers[rank]), []).append(rank)
     return list(stages.values())
 
 

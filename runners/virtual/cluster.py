@@ -33,7 +33,7 @@ from ..program import (
 from ..resilience.conditions import Detour
 from ..resilience.protocol import FromCoordinator
 from ..resilience.worker_rules import WorkerRules, plan_of
-from ..simulator import Execution, share_of
+from ..simulator import Execution, share_of, stages_by_name
 from .partial_work import PartialWork
 
 
@@ -428,11 +428,14 @@ def measured(
 
 
 def _pace(staging: TimedProgram, execution: Execution, rank: int) -> float | None:
-    """How many times as long as their stage's the worker's operations have taken; None where those take no time."""
+    """How many times as long as their stages' the worker's operations have taken; None where those take no time."""
     program = staging.program
-    stage = program.plan.stage_of(program.workers[rank])
+    stages = stages_by_name(program.plan, program.workers[rank])
     computes = [one for one in program.instructions[rank] if isinstance(one, Compute)]
-    planned_s = sum(stage.duration_s(one.operation.kind) * share_of(one, stage) for one in computes)
+    planned_s = sum(
+        stage.duration_s(one.operation.kind) * share_of(one, stage)
+        for one, stage in ((one, stages[one.operation.stage]) for one in computes)
+    )
     took_s = sum(span.end_s - span.start_s for span in execution.spans[rank][: len(computes)])
     return took_s / planned_s if planned_s else None
 

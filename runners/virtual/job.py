@@ -73,7 +73,7 @@ from ..resilience.protocol import (
     Suspect,
     Vote,
 )
-from ..resilience.regrouping import planned_rest
+from ..resilience.regrouping import planned_rest, stage_of
 from ..resilience.rules import CoordinatorRules
 from ..resilience.worker_rules import (
     Connect,
@@ -501,7 +501,9 @@ class _World:
             self._stop(act, rank)
             told_s = max(told_s, act.left_s[rank])
             run = next((run for run in act.runs if run.iteration == iteration), None)
-            if run is not None:
+            if act.plan.is_placed:  # of such an iteration nothing is kept: it is done anew
+                process.work = NOTHING
+            elif run is not None:
                 work = run.work(rank, act.left_s[rank], act.called_s[rank])
                 told_s = max(told_s, run.run_weights(rank, work))
                 process.work = work.finished(act.plan)
@@ -525,7 +527,9 @@ class _World:
 
     def _tell_standing(self, process: Process, asked: TellStanding) -> None:
         if process.died_s > self.now_s and self.end is None and process.rules.action == asked:
-            process.rules.go_on(process.work.standing(process.name, process.rules.layers, self._splits(process)))
+            process.rules.go_on(
+                process.work.standing(process.name, stage_of(process.rules.holds), self._splits(process))
+            )
             self._carry_on(process)
 
     def _splits(self, process: Process) -> bool:
@@ -560,7 +564,8 @@ class _World:
             if rest is not None:
                 actor.work = actor.work.resumed(rest, act.plan, rank)
             actor.rules.go_on()
-            actor.rules.go_on(Ready(act.message.epoch, act.plan.stage_of(worker).layers))
+            first, *further = act.plan.layers_of(worker)
+            actor.rules.go_on(Ready(act.message.epoch, first, further=tuple(further)))
             self._carry_on(actor)
         if act.message.examine:
             # The epoch's first iteration begins when all who are under suspicion have been examined.
@@ -612,7 +617,7 @@ class _World:
     def _vote(self, act: EpochState, run: IterationAttempt, rank: int) -> None:
         process = run.actors[rank]
         if act is self.act and process.rules.action == ReduceGradients(run.iteration):
-            numbers = tuple(
+            numbers = dict.fromkeys(
                 act.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
                 for one in run.program.instructions[rank]
                 if isinstance(one, Compute) and one.operation.kind in ("B", "W") and one.accumulates
@@ -621,11 +626,13 @@ class _World:
             if self.monitor is not None:
                 names = [actor.name for actor in run.actors]
                 seen = measured(run.staging, run.execution, rank, names, run.iteration, run.start_s)
-            vote = Vote(act.message.epoch, run.iteration, True, numbers, measured=seen)
+            vote = Vote(act.message.epoch, run.iteration, True, tuple(numbers), measured=seen)
             is_rest = run.program.rest is not None
+            if act.plan.is_placed:  # a worker may have run a micro-batch at one of its stages only
+                vote = replace(vote, ledger=ledger_entries(run.work(rank).ledger))
             if self.resume is not None and (is_rest or run.has_losses(rank)):
                 work = run.work(rank)
-                ledger = ledger_entries(work.ledger) if is_rest else None
+                ledger = ledger_entries(work.ledger) if is_rest else vote.ledger
                 vote = replace(vote, losses=losses_of(work), ledger=ledger)
             process.rules.go_on(vote)
             self._carry_on(process)

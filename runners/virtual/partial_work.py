@@ -162,7 +162,9 @@ class _Work:
     def __init__(self, before: PartialWork, plan: Plan, rank: int) -> None:
         self._plan = plan
         worker = plan.live_workers()[rank]
-        self._own = plan.stage_of(worker).layers
+        # From the first layer that it holds to the last one: of several stages none is that.
+        ranges = plan.layers_of(worker)
+        self._own = ranges[0][0], ranges[-1][1]
         self._layers = layers_of(plan)
         kinds = {one.kind for one in worker.operations()}
         self._splits = bool(kinds & {"I", "W"}) if before.splits is None and kinds else before.splits

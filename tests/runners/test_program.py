@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.program import (
@@ -14,16 +14,20 @@ from rtk.runners.program import (
     GradientBucket,
     Instruction,
     Message,
+    Program,
     Receive,
     Send,
     Step,
     lower,
     lower_rest,
+    made_by,
+    taken_by,
 )
 from rtk.schemas.orders import parse_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
 from rtk.schemas.resumption import HeldMessages, Resend, Rest, RestWorker, Standing
 
+from ..placed_plans import any_placed_plans
 from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
 
 
@@ -115,6 +119,92 @@ def test_small_program_reads_as_written() -> None:
         AllReduce((GradientBucket((1, 2), (1,)),)),
         Step(True, 0.0),
     )
+
+
+def test_program_of_a_v_reads_as_written() -> None:
+    """Where two virtual stages that follow each other are one worker's, it takes what it has made, and no message is
+    sent; its sums begin with the last layers, and its step is those of all its stages."""
+    stages = tuple(Stage((2 * v, 2 * v + 2), 1.0, 1.0, 1.0, optimizer_s=1.0 + v, allreduce_s=1.0) for v in range(4))
+    template = Template("v", stages, (Link(0.5), Link(0.0), Link(0.5)), placement=((0, 3), (1, 2)))
+    workers = Worker(0, 0, "0F0 3F0 3B0 0B0"), Worker(0, 1, "1F0 2F0 2I0 2W0 1I0 1W0")
+    plan = Plan(BY_HAND, (template,), (Pipeline("v", 1),), "synchronous", workers)
+    program = lower(plan)
+    first, last, back, end = workers[0].operations()
+    down = [Message("activation", 0, 0, link) for link in range(3)]
+    up = [Message("gradient", 0, 0, link) for link in range(3)]
+    assert program.instructions[0] == (
+        Compute(first, (0, 2)),
+        Send(down[0], 1, 0.5),
+        Receive(down[2], 1),
+        Compute(last, (6, 8)),
+        Compute(back, (6, 8)),
+        Send(up[2], 1, 0.5),
+        Receive(up[0], 1),
+        Compute(end, (0, 2)),
+        AllReduce((GradientBucket((6, 8), (0,), 1.0), GradientBucket((0, 2), (0,), 1.0))),
+        Step(True, 5.0),
+    )
+    forward, turn, *_ = workers[1].operations()
+    assert program.instructions[1][1:3] == (Compute(forward, (2, 4)), Compute(turn, (4, 6)))
+    assert not program.own_messages(0)
+    assert program.own_messages(1) == {Message("activation", 0, 0, 4), Message("gradient", 0, 0, 4)}
+    assert [program.at_boundary(message).link for message in down] == [2, 4, 6]
+
+
+@settings(max_examples=60)
+@given(any_placed_plans())
+def test_each_operation_has_its_message_or_makes_it(plan: Plan) -> None:
+    """What an operation of a placed plan takes, it receives from who makes it, over the link between their stages, or
+    its own rank has made it before; nothing else is sent, and computations say which layers they run."""
+    program = lower(plan)
+    sent: dict[Message, tuple[int, int]] = {}
+    received: dict[Message, tuple[int, int]] = {}
+    for rank, (worker, instructions) in enumerate(zip(program.workers, program.instructions, strict=True)):
+        made: set[Message | None] = set()
+        for before, one in pairwise((None, *instructions)):
+            if isinstance(one, Send):
+                assert isinstance(before, Compute)
+                sent[one.message] = rank, one.to
+                assert program.at_boundary(one.message) == _made(program, rank, before)
+                receiver = program.workers[one.to]
+                assert one.delay_s == plan.hop_delay_s(one.message.pipeline, one.message.link, worker, receiver)
+            elif isinstance(one, Receive):
+                received[one.message] = one.source, rank
+            elif isinstance(one, Compute):
+                assert program.layers_of(rank, one) == plan.stage_at(worker, one.operation).layers
+                assert (one.layers is None) == (len(plan.seats_of(worker)) == 1)
+                taken = taken_by(one.operation, program.layers_of(rank, one), plan.total_layers())
+                if isinstance(before, Receive):
+                    assert program.at_boundary(before.message) == taken
+                else:
+                    assert taken is None or taken in made & program.own_messages(rank)
+                made.add(_made(program, rank, one))
+    assert sent == received
+
+
+def _made(program: Program, rank: int, one: Compute) -> Message | None:
+    return made_by(one.operation, program.layers_of(rank, one), program.plan.total_layers())
+
+
+@settings(max_examples=60)
+@given(any_placed_plans())
+def test_nobody_waits_in_a_circle_for_sums(plan: Plan) -> None:
+    """All who hold a layer sum it once, each worker its last layers first, and steps are of all that it holds."""
+    program = lower(plan)
+    holders: dict[int, set[int]] = {layer: set() for layer in range(plan.total_layers())}
+    for rank, worker in enumerate(program.workers):
+        reduction, step = program.reduction(rank), program.instructions[rank][-1]
+        layers = [part.layers for part in reduction.parts]
+        assert layers == sorted(layers, reverse=True)
+        held = [layer for part in reduction.parts for layer in range(*part.layers)]
+        assert sorted(held) == [layer for one in plan.layers_of(worker) for layer in range(*one)]
+        for layer in held:
+            holders[layer].add(rank)
+        assert isinstance(step, Step)
+        assert step.duration_s == sum(stage.optimizer_s for stage in plan.stages_of(worker))
+    for rank in range(len(program.workers)):
+        for part in program.reduction(rank).parts:
+            assert all(holders[layer] == set(part.ranks) for layer in range(*part.layers))
 
 
 def test_failed_workers_have_no_rank() -> None:

@@ -23,7 +23,7 @@ from rtk.schemas.conditions import HEALTHY, Conditions, LinkPlace, SlowLink, Slo
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.orders import Operation
-from rtk.schemas.plan import Place, Plan, name_of
+from rtk.schemas.plan import Place, Plan, Worker, name_of
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 from rtk.schemas.protocols import Answers, Hand, Replanned
 
@@ -44,7 +44,7 @@ def _short() -> Iterator[None]:
 def crew_of(plan: Plan, *dead: str) -> tuple[Hand, ...]:
     """All workers of a plan but some, each at home."""
     return tuple(
-        Hand(one.name, (one.pipeline, one.stage), plan.stage_of(one).layers)
+        Hand(one.name, (one.pipeline, one.stage), plan.layers_of(one))
         for one in plan.live_workers()
         if one.name not in dead
     )
@@ -58,7 +58,7 @@ def at_home(plan: Plan) -> tuple[tuple[str, Place], ...]:
 def crew_after(answer: Replanned) -> tuple[Hand, ...]:
     """Who is there once an answer is followed."""
     plan = answer.plan
-    return tuple(Hand(name, (k, i), plan.template_of(k).stages[i].layers) for name, (k, i) in answer.seats)
+    return tuple(Hand(name, (k, i), plan.layers_of(Worker(k, i))) for name, (k, i) in answer.seats)
 
 
 def slow_link(one: str, other: str, delay_s: float, level: int = 0) -> Conditions:

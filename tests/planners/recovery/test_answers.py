@@ -34,7 +34,7 @@ def unlike(nodes: int) -> Plan:
 def crew_of(plan: Plan, *dead: str) -> tuple[Hand, ...]:
     """All workers of a plan but some, with the layers of their stages."""
     return tuple(
-        Hand(worker.name, (worker.pipeline, worker.stage), plan.stage_of(worker).layers)
+        Hand(worker.name, (worker.pipeline, worker.stage), plan.layers_of(worker))
         for worker in plan.workers
         if worker.name not in dead
     )

@@ -94,7 +94,7 @@ class Rerouting:
         crew = tuple(
             Hand(worker.name, None, None)
             if worker.failed
-            else Hand(worker.name, worker.place, self._plan.stage_of(worker).layers)
+            else Hand(worker.name, worker.place, self._plan.layers_of(worker))
             for worker in self._plan.workers
             if worker.place not in failed
         )

@@ -260,7 +260,7 @@ def check(shell: Shell, staggered: bool, not_finite: frozenset[int]) -> None:
     assert not votes or votes[-1][0] <= running.epoch
     assert len(shell.state) == len(set(shell.state))
     if isinstance(rules.action, Connect):
-        assert shell.state == [n for n in range(running.iteration) if n not in not_finite] or rules.layers is None
+        assert shell.state == [n for n in range(running.iteration) if n not in not_finite] or rules.holds is None
     if isinstance(rules.action, ReduceGradients):
         iteration = rules.action.iteration
         assert running.iteration <= iteration <= rules.last
@@ -296,7 +296,7 @@ def test_the_course_of_an_epoch() -> None:
     shell = Shell()
     first = epoch(1, 0, seated=False)
     shell.hear(first)
-    assert (shell.did, shell.rules.layers) == ([Listen(), EnterEpoch(first)], None)
+    assert (shell.did, shell.rules.holds) == ([Listen(), EnterEpoch(first)], None)
     shell.did.clear()
     second = replace(epoch(2, 0), last=1, examine=((0, 1),))
     shell.hear(second)

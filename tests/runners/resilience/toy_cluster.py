@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Literal
 
 from rtk.planners.resumption.plan import plan_rest
@@ -61,7 +61,7 @@ from rtk.runners.resilience.protocol import (
     Vote,
     Whereabouts,
 )
-from rtk.runners.resilience.regrouping import planned_rest
+from rtk.runners.resilience.regrouping import planned_rest, stage_of
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.worker_rules import (
     Action,
@@ -92,7 +92,7 @@ from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
-from rtk.schemas.resumption import LedgerEntry, Rest, Standing, ledger_entries
+from rtk.schemas.resumption import LedgerEntry, Rest, Standing, layers_in, ledger_entries
 
 from ...strategies import number_of
 from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact
@@ -196,7 +196,7 @@ class Regrouping:
         return Replanned(found, tuple(zip((hand.worker for hand in hands), places, strict=True)))
 
     def _is_whole(self, hands: list[Hand]) -> bool:
-        held = {layer for hand in hands if hand.layers for layer in range(*hand.layers)}
+        held = layers_in(chain.from_iterable(hand.layers or () for hand in hands))
         return held == set(range(self.layers))
 
 
@@ -641,7 +641,8 @@ class ToyCluster:
 
     def _layers(self, worker: ToyWorker) -> Layers:
         assert worker.place is not None
-        return layers_at(worker.plan, worker.place)
+        (layers,) = layers_at(worker.plan, worker.place)
+        return layers
 
     def _work(self, worker: ToyWorker) -> None:
         """Do what comes next, and what follows from it at once."""
@@ -728,7 +729,7 @@ class ToyCluster:
     def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
         """What it has of its layers, and the rest from the mail."""
         wanted = self._layers(worker)
-        own = (worker.state if worker.rules.layers is not None else None) or {}
+        own = (worker.state if worker.rules.holds is not None else None) or {}
         if epoch.nothing_committed:
             own = {layer: [] for layer in range(*wanted)}
         for copy in epoch.copies:
@@ -749,21 +750,22 @@ class ToyCluster:
             (one, self.office.sums[epoch.epoch, one]) for one in epoch.rest.copies if place in (one.source, one.target)
         ]
         taken = {layer: one for copy, sums in moved if copy.target == place for layer, one in sums.items()}
-        worker.progress.take_over(epoch.rest, worker.plan, worker.rules.rank, worker.rules.layers, taken)
+        worker.progress.take_over(epoch.rest, worker.plan, worker.rules.rank, stage_of(worker.rules.holds), taken)
         return {layer: one for _, sums in moved for layer, one in sums.items()}
 
     def _standing(self, worker: ToyWorker, iteration: int) -> Standing:
         """What it says to have of an iteration."""
         if worker.progress is None or worker.progress.iteration != iteration:
             worker.progress = None
-        if worker.progress is None or worker.rules.layers is None:
-            return Standing(worker.name, worker.rules.layers)
+        layers = stage_of(worker.rules.holds)
+        if worker.progress is None or layers is None:
+            return Standing(worker.name, layers)
 
         def keeps(message: Kept) -> bool:
             return self.rng.randrange(100) >= self.training.forgets
 
         splits = kinds_of(self.job.plan) == "FIW"
-        told = worker.progress.standing(worker.name, worker.rules.layers, splits, keeps)
+        told = worker.progress.standing(worker.name, layers, splits, keeps)
         return self._embellished(told) if worker.lies else told
 
     def _embellished(self, told: Standing) -> Standing:
@@ -837,9 +839,8 @@ class ToyCluster:
         """Its layers that no worker of a lower rank holds."""
         places = live_places(worker.plan)
         assert worker.place is not None
-        below = [layers_at(worker.plan, place) for place in places[: places.index(worker.place)]]
-        held = range(*layers_at(worker.plan, worker.place))
-        return (layer for layer in held if not any(first <= layer < stop for first, stop in below))
+        below = chain.from_iterable(layers_at(worker.plan, place) for place in places[: places.index(worker.place)])
+        return iter(sorted(layers_in(layers_at(worker.plan, worker.place)) - layers_in(below)))
 
     def _square(self, worker: ToyWorker, iteration: int) -> float:
         """One layer's share of what the norm is to be."""
