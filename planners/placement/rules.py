@@ -39,7 +39,7 @@ def portfolio(problem: PlacedProblem) -> Iterator[DueTimes]:
         waits, (1.0, 0.5, 0.0), (True, False), weights, _entries(problem), STRETCHES
     ):
         offset_s = alone[stretch] + last_s * np.array([0.0, -first, last])
-        yield DueTimes(due_s(problem, part * whole_s) + offset_s, burst, slower * whole_s, wait)
+        yield DueTimes(due_s(problem, part * whole_s), offset_s, burst, slower * whole_s, wait)
 
 
 def greedy(problem: PlacedProblem) -> list[DueTimes]:
@@ -52,7 +52,7 @@ def greedy(problem: PlacedProblem) -> list[DueTimes]:
     input_first[:, BACKWARD] -= 2 * last_s
     forward_first[:, BACKWARD] += 2 * last_s
     due = due_s(problem, 0.0)
-    rules = [DueTimes(due + input_first), DueTimes(due + forward_first)]
+    rules = [DueTimes(due, input_first), DueTimes(due, forward_first)]
     return rules[::-1] if problem.staggered else rules
 
 
@@ -69,15 +69,15 @@ def grouped(problem: PlacedProblem) -> Iterator[DueTimes]:
     most = place.max() + 1.0
     offset_s = np.stack([place, most - place - 1.0, np.full(problem.stages, 4 * last_s)], axis=1)
     for backward in (-2 * last_s, most / 2, most, 2 * most, 2 * last_s):
-        rules = offset_s + np.array([0.0, backward, 0.0])
-        yield DueTimes(due_s(problem, most / (depth * pipelines), depth * pipelines) + rules)
+        due = due_s(problem, most / (depth * pipelines), depth * pipelines)
+        yield DueTimes(due, offset_s + np.array([0.0, backward, 0.0]))
 
 
 def due_s(problem: PlacedProblem, apart_s: float, group: int = 1) -> Floats:
-    """When jobs are due, a pace apart, in s; of so many together at once. Jobs x 1 x 1, to add offsets to."""
+    """When jobs are due, in s, so far apart; each group of them at once; array of jobs."""
     rank = np.arange(problem.jobs, dtype=np.float64)
     found: Floats = (rank - rank % group) * apart_s
-    return found[:, None, None]
+    return found
 
 
 def pace_s(problem: PlacedProblem) -> float:

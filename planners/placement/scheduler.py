@@ -24,15 +24,17 @@ INTERPRETED_OPERATIONS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class DueTimes:
-    """What goes first: of ready operations that of the least key.
+    """What goes first: what is ready and has the least key, which is when its job is due and its own offset.
 
     Attributes:
-        key_s: of F, I (or B) and W of each job at each virtual stage; jobs x stages x kinds.
+        due_s: of each job; array of jobs.
+        offset_s: of F, I (or B) and W at each virtual stage: stages x kinds, or jobs x stages x kinds.
         burst, entry_s: job `rank` enters no sooner than `(rank - burst) * entry_s`; None: at once.
         wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
     """
 
-    key_s: Floats
+    due_s: Floats
+    offset_s: Floats
     burst: float | None = None
     entry_s: float = 0.0
     wait: float = 0.0
@@ -77,7 +79,8 @@ class SeatScheduler:
         floats, problem = self._form.floats, self.problem
         burst = problem.jobs if rules.burst is None else rules.burst
         release_s = np.maximum(self._rank - burst, 0.0) * rules.entry_s
-        keys = Keys(floats(rules.key_s.ravel()), floats(release_s), float(rules.wait))
+        key_s = rules.due_s[:, None, None] + rules.offset_s
+        keys = Keys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
         return self._timed_s(self._state.order)
 
@@ -85,20 +88,18 @@ class SeatScheduler:
         """The makespan, or period, of given orders in s; infinite where they deadlock."""
         return self._timed_s(self._form.ints([code for order in orders for code in order]))
 
+    def rules_of(self, orders: SeatOrders) -> DueTimes:
+        """Rules by which about these orders come about: operations go by their starts."""
+        self.value_s(orders)
+        problem = self.problem
+        offset_s = np.zeros(problem.executor.size * KINDS)
+        offset_s[[code for order in orders for code in order]] = self._times.start_s
+        return DueTimes(np.zeros(problem.jobs), offset_s.reshape(*problem.executor.shape, KINDS))
+
     def orders(self) -> SeatOrders:
         """The orders of the last run, as operation codes of each worker."""
         order = np.asarray(self._state.order)
         return [part.tolist() for part in np.split(order, np.asarray(self._costs.start)[1:-1])]
-
-    @property
-    def start_s(self) -> list[Floats]:
-        """When each operation of the orders that were timed last starts, in s, by worker and in their order."""
-        return np.split(np.array(self._times.start_s), np.asarray(self._costs.start)[1:-1])
-
-    @property
-    def end_s(self) -> list[Floats]:
-        """When each ends, in s; as `start_s`."""
-        return np.split(np.array(self._times.end_s), np.asarray(self._costs.start)[1:-1])
 
     def _timed_s(self, order: Any) -> float:
         if not self._follow(tuple(self._costs), tuple(self._times), order):
