@@ -1,19 +1,25 @@
 """What shape a plan is asked for: stages, pipelines, micro-batches, limits and delays; a plan of it without orders."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
+from typing import Literal
 
 from ..schemas.conditions import LinkPlace
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
-from ..schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_bytes
+from ..schemas.placement import loop_placement, v_placement
+from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
+from ..schemas.profile import Connection, Layer, LayerCost, Profile, full_backward_s, held_by, held_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
+from .even_cut import even_cut
+
+PlacementName = Literal["plain", "loop", "v"]
 
 SPELLED = {"pp": "stages", "dp": "pipelines", "microbatches": "micro-batches"}
 
@@ -30,22 +36,30 @@ class SizeLimit:
         most: of that.
         names: of the numbers.
         each: how many of that for each.
+        by_chunk: whether it counts virtual stages, of which a worker may have several.
     """
 
     what: str
     most: int
     names: tuple[str, ...]
     each: int = 1
+    by_chunk: bool = False
+
+    def of_chunks(self, chunks: int) -> "SizeLimit":
+        """The same where a worker holds so many virtual stages."""
+        return replace(self, each=self.each * chunks) if self.by_chunk else self
 
 
 LARGEST_JOB = (
     SizeLimit("workers", MOST_WORKERS, ("pp", "dp")),
     SizeLimit("micro-batches", MOST_MICROBATCHES, ("dp", "microbatches")),
-    SizeLimit("micro-batches times stages", MOST_CELLS, ("pp", "dp", "microbatches")),
+    SizeLimit("micro-batches times stages", MOST_CELLS, ("pp", "dp", "microbatches"), by_chunk=True),
 )
 PLANNED = (
     SizeLimit("micro-batches of a pipeline", MOST_OF_A_PIPELINE, ("microbatches",)),
-    SizeLimit("operations (F, I and W of each micro-batch)", MOST_OPERATIONS, ("pp", "dp", "microbatches"), each=3),
+    SizeLimit(
+        "operations (F, I and W of each micro-batch)", MOST_OPERATIONS, ("pp", "dp", "microbatches"), 3, by_chunk=True
+    ),
 )
 
 
@@ -53,7 +67,9 @@ PLANNED = (
 class Shape:
     """What to plan: pp stages, dp pipelines, micro-batches per pipeline, limits (bytes) and delays (s) to plan for.
 
-    A worker is `tensor_parallel` GPUs.
+    A worker is `tensor_parallel` GPUs. With several `chunks` it holds so many virtual stages, by the placement: `pp` is
+    the number of columns then, limits are those of columns, and link i lies between columns i and i + 1, whichever
+    virtual stages send over it. A loop has one link more, from the last column back to the first: number `pp - 1`.
 
     Raises:
         InvalidInputError: it is larger than any job.
@@ -65,9 +81,24 @@ class Shape:
     memory_limit_bytes: Sequence[float] | None = None
     link_delay_s: Mapping[LinkPlace, float] | None = None
     tensor_parallel: int = 1
+    placement: PlacementName = "plain"
+    chunks: int = 1
 
     def __post_init__(self) -> None:
         self._require(LARGEST_JOB)
+
+    @property
+    def columns(self) -> Placement | None:
+        """The virtual stages of each column; None for a plain shape."""
+        if self.placement == "plain" or self.chunks == 1:
+            return None
+        return (loop_placement if self.placement == "loop" else v_placement)(self.pp, self.chunks)
+
+    @property
+    def links(self) -> int:
+        """How many links there are between columns."""
+        comes_back = self.placement == "loop" and self.chunks > 1 and self.pp > 2
+        return self.pp if comes_back else self.pp - 1
 
     def require_plannable(self) -> None:
         """Refuse at once what would be planned for hours; says what fits.
@@ -79,19 +110,19 @@ class Shape:
 
     def _require(self, bounds: Sequence[SizeLimit]) -> None:
         sizes = {name: int(getattr(self, name)) for name in SPELLED}
-        for bound in bounds:
+        for bound in (one.of_chunks(self.chunks) for one in bounds):
             size = bound.each * prod(sizes[name] for name in bound.names)
             if size > bound.most:
                 what = f"that is {size:,} {bound.what}; up to {bound.most:,} are planned"
-                raise InvalidInputError(what, **_way_out(sizes, bound))
+                raise InvalidInputError(what, **_way_out(sizes, bound, self.chunks))
 
 
-def _way_out(sizes: Mapping[str, int], broken: SizeLimit) -> dict[str, str]:
+def _way_out(sizes: Mapping[str, int], broken: SizeLimit, chunks: int) -> dict[str, str]:
     """Which number to make smaller, and the largest that all bounds admit beside the others."""
     fits = {
         name: min(
             bound.most // (bound.each * prod(sizes[other] for other in bound.names if other != name))
-            for bound in (*LARGEST_JOB, *PLANNED)
+            for bound in (one.of_chunks(chunks) for one in (*LARGEST_JOB, *PLANNED))
             if name in bound.names
         )
         for name in broken.names
@@ -114,23 +145,38 @@ def template_of(profile: Profile, shape: Shape) -> Template:
     """
     delays = dict(shape.link_delay_s or {})
     for pipeline, link in delays:
-        if not 0 <= link < shape.pp - 1 or (pipeline is not None and not 0 <= pipeline < shape.dp):
+        if not 0 <= link < shape.links or (pipeline is not None and not 0 <= pipeline < shape.dp):
             place = f"{link}" if pipeline is None else f"{pipeline}/{link}"
             raise InvalidInputError(
                 f"there is no link {place}",
                 where="--link-delay",
-                fix=f"{shape.pp} stages have the links 0 to {shape.pp - 2}, in pipelines 0 to {shape.dp - 1}",
+                fix=f"{shape.pp} stages have the links 0 to {shape.links - 1}, in pipelines 0 to {shape.dp - 1}",
             )
     common = {link: delay for (k, link), delay in delays.items() if k is None}
-    template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
+    if shape.columns is None:
+        template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
+    else:
+        template = cut_chunks(profile, shape.columns, shape.dp, shape.tensor_parallel)
     return with_limits_and_delays(template, shape.memory_limit_bytes, common)
 
 
 def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:
     """The pipelines of a shape, with links of their own where the shape gives such delays."""
     delays = dict(shape.link_delay_s or {})
-    own = [tuple(Link(delays.get((k, i), x.delay_s)) for i, x in enumerate(template.links)) for k in range(shape.dp)]
+    crossed = list(zip(links_crossed(template), template.links, strict=True))
+    own = [tuple(Link(delays.get((k, i), x.delay_s)) for i, x in crossed) for k in range(shape.dp)]
     return [Pipeline(template.name, shape.microbatches, x if x != template.links else None) for x in own]
+
+
+def links_crossed(template: Template) -> list[int]:
+    """For each hop from virtual stage v to v + 1, the link between columns that it takes; -1 inside a column.
+
+    Link i lies between columns i and i + 1, whichever way; the way between the first and the last of more than two
+    columns, which is a loop's way back, has the number behind them.
+    """
+    columns = len(template.columns)
+    pairs = [sorted(pair) for pair in pairwise(template.column_of)]
+    return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]
 
 
 def plan_without_orders(profile: Profile, shape: Shape, planner: Planner) -> Plan:
@@ -162,6 +208,7 @@ def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
         "link_delay_s": {
             f"{link}" if k is None else f"{k}/{link}": delay for (k, link), delay in (shape.link_delay_s or {}).items()
         },
+        **({} if shape.columns is None else {"placement": shape.placement, "chunks": shape.chunks}),
         "model": profile.model.get("name"),
         "microbatch_size": profile.microbatch_size,
         "sequence_length": profile.sequence_length,
@@ -203,9 +250,56 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: int =
     connection = profile.network.between_workers or Connection()
     return Template(
         "t0",
-        tuple(_stage(profile, (first, stop), peers, tensor_parallel, connection) for first, stop in ranges),
+        tuple(
+            replace(
+                _stage(profile, span, held_bytes(profile.layers, *span)[0], peers, tensor_parallel),
+                memory_limit_bytes=_room_bytes(profile, (span,), tensor_parallel),
+            )
+            for span in ranges
+        ),
         tuple(Link(connection.transfer_s(profile.layers[stop - 1].output_bytes)) for _, stop in ranges[:-1]),
     )
+
+
+def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parallel: int = 1) -> Template:
+    """Cut a profile's layers into virtual stages so that the busiest worker has as little to do as can be.
+
+    Args:
+        profile: the model's costs.
+        placement: the virtual stages of each column.
+        peers: workers that hold each column (data-parallel degree), for the all-reduce time.
+        tensor_parallel: GPUs of a worker, which share every layer; bytes and limits are those of each.
+
+    Returns:
+        A template `t0` with that placement. A limit is what the profile's device leaves beside all chunks of a worker,
+        on which tied weights count once. Hops between the same two columns take what the largest message takes.
+
+    Raises:
+        InfeasibleError: there are more virtual stages than layers, or the device cannot hold a worker's chunks.
+        InvalidInputError: a layer has no cost at this degree.
+    """
+    count, stages = len(profile.layers), sum(map(len, placement))
+    if stages > count:
+        raise InfeasibleError(
+            f"{len(placement)} workers of {len(placement[0])} chunks need {stages} layers, and there are {count}",
+            where="--chunks",
+            fix="take fewer chunks, or fewer stages (--pp)",
+        )
+    times = [_cost(layer, index, tensor_parallel).work_s for index, layer in enumerate(profile.layers)]
+    ends = even_cut(times, placement)
+    ranges = list(zip([0, *ends[:-1]], ends, strict=True))
+    earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
+    parameters = [held_by(profile.layers, [span], beside=earlier[v])[0] for v, span in enumerate(ranges)]
+    cut = [_stage(profile, span, parameters[v], peers, tensor_parallel) for v, span in enumerate(ranges)]
+    rooms = [_room_bytes(profile, [ranges[v] for v in held], tensor_parallel) for held in placement]
+    known = tuple(room for room in rooms if room is not None)
+    unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
+    connection, crossed = profile.network.between_workers or Connection(), links_crossed(unlinked)
+    sent_bytes: defaultdict[int, float] = defaultdict(float)
+    for link, stop in zip(crossed, ends[:-1], strict=True):
+        sent_bytes[link] = max(sent_bytes[link], profile.layers[stop - 1].output_bytes)
+    links = (Link(0.0 if link < 0 else connection.transfer_s(sent_bytes[link])) for link in crossed)
+    return replace(unlinked, links=tuple(links))
 
 
 def least_bottleneck_cut(times: Sequence[float], parts: int) -> list[int]:
@@ -229,9 +323,9 @@ def _least_bottleneck_cut(times: tuple[float, ...], parts: int) -> tuple[int, ..
 def with_limits_and_delays(
     template: Template, memory_limit_bytes: Sequence[float] | None, delays_s: Mapping[int, float]
 ) -> Template:
-    """A template with the given memory limits (one, or one a stage) and link delays instead of the profile's."""
-    depth = len(template.stages)
-    limits: list[float | None] = [stage.memory_limit_bytes for stage in template.stages]
+    """A template with the given memory limits (one, or one a column) and link delays instead of the profile's."""
+    depth = len(template.columns)
+    limits: list[float | None] = [template.limit_bytes(column) for column in range(depth)]
     if memory_limit_bytes is not None:
         if len(memory_limit_bytes) not in (1, depth):
             raise InvalidInputError(
@@ -240,9 +334,13 @@ def with_limits_and_delays(
                 fix="give one number, or one per stage",
             )
         limits = [*memory_limit_bytes] * (depth // len(memory_limit_bytes))
-    links = [Link(delays_s.get(i, link.delay_s)) for i, link in enumerate(template.links)]
+    crossed = zip(links_crossed(template), template.links, strict=True)
+    links = tuple(Link(delays_s.get(number, link.delay_s)) for number, link in crossed)
+    if template.placement is not None:
+        known = tuple(limit for limit in limits if limit is not None)
+        return replace(template, links=links, memory_limits_bytes=known or None)
     stages = (replace(stage, memory_limit_bytes=limit) for stage, limit in zip(template.stages, limits, strict=True))
-    return Template(template.name, tuple(stages), tuple(links))
+    return Template(template.name, tuple(stages), links)
 
 
 def _cut(
@@ -265,25 +363,12 @@ def _cut(
     return best[-1][count]
 
 
-def _stage(profile: Profile, span: Layers, peers: int, degree: int, connection: Connection) -> Stage:
+def _stage(profile: Profile, span: Layers, parameter_bytes: float, peers: int, degree: int) -> Stage:
+    """A stage of layers [first, stop), without a limit; the parameters are those whose gradients are summed for it."""
     first, stop = span
     layers = profile.layers[first:stop]
     costs = [_cost(layer, first + index, degree) for index, layer in enumerate(layers)]
-    parameter_bytes, state_bytes = (size / degree for size in held_bytes(profile.layers, first, stop))
-    # What a device leaves for activations once parameters, gradients and optimizer state are in.
-    static_bytes = parameter_bytes + state_bytes
-    memory_bytes = profile.device.memory_bytes
-    if memory_bytes is None:
-        room_bytes = None
-    else:
-        if static_bytes > memory_bytes:
-            raise InfeasibleError(
-                f"layers {first} to {stop - 1} hold {print_bytes(static_bytes)} of parameters and state, "
-                f"the device has {print_bytes(memory_bytes)}",
-                where="--pp",
-                fix="take more stages",
-            )
-        room_bytes = memory_bytes - static_bytes
+    connection = profile.network.between_workers or Connection()
     return Stage(
         layers=span,
         tensor_parallel=degree,
@@ -291,11 +376,32 @@ def _stage(profile: Profile, span: Layers, peers: int, degree: int, connection: 
         backward_input_s=sum(cost.backward_input_s for cost in costs),
         backward_weight_s=sum(cost.backward_weight_s for cost in costs),
         optimizer_s=sum(cost.optimizer_s for cost in costs),
-        allreduce_s=connection.ring_s(parameter_bytes, peers),
+        allreduce_s=connection.ring_s(parameter_bytes / degree, peers),
         activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
-        memory_limit_bytes=room_bytes,
+        backward_s=full_backward_s(costs),
     )
+
+
+def _room_bytes(profile: Profile, held: Sequence[Layers], degree: int) -> float | None:
+    """What a device leaves for activations once a worker's parameters, gradients and optimizer state are in.
+
+    None where the device sets no limit.
+    """
+    memory_bytes = profile.device.memory_bytes
+    if memory_bytes is None:
+        return None
+    parameter_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
+    static_bytes = parameter_bytes + state_bytes
+    if static_bytes > memory_bytes:
+        named = joined([f"{first} to {stop - 1}" for first, stop in held])
+        raise InfeasibleError(
+            f"layers {named} hold {print_bytes(static_bytes)} of parameters and state, "
+            f"the device has {print_bytes(memory_bytes)}",
+            where="--pp",
+            fix="take more stages",
+        )
+    return memory_bytes - static_bytes
 
 
 def _cost(layer: Layer, index: int, degree: int) -> LayerCost:

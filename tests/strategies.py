@@ -42,6 +42,7 @@ def stages(draw: st.DrawFn, layers: Layers, with_overheads: bool = True) -> Stag
         allreduce_s=draw(SECONDS) if with_overheads else 0.0,
         activation_bytes=activation_bytes,
         weight_stash_bytes=activation_bytes * draw(st.sampled_from([0.0, 0.3, 0.5, 1.0])),
+        backward_s=draw(st.none() | SECONDS),
     )
 
 
@@ -85,11 +86,15 @@ def profiles(draw: st.DrawFn, min_layers: int = 1, max_layers: int = 6) -> Profi
     )
 
 
+def _costs() -> st.SearchStrategy[LayerCost]:
+    return st.builds(LayerCost, SECONDS, SECONDS, SECONDS, SECONDS, backward_s=st.none() | SECONDS)
+
+
 @st.composite
 def _layers(draw: st.DrawFn) -> Layer:
     activation_bytes = draw(BYTES)
     return Layer(
-        costs=(LayerCost(draw(SECONDS), draw(SECONDS), draw(SECONDS), draw(SECONDS)),),
+        costs=(draw(_costs()),),
         name=draw(st.one_of(st.none(), st.text(max_size=5))),
         parameter_bytes=draw(BYTES),
         activation_bytes=activation_bytes,

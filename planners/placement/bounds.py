@@ -76,7 +76,7 @@ class SeatBound:
 
 def lower_bound(problem: PlacedProblem) -> SeatBound:
     """A proven lower bound on the problem's objective, over all orders of its routing and split backwards."""
-    views = list(_views(problem, _frames(problem)))
+    views = list(_views(problem, frames_of(problem)))
     step_s = 0.0 if problem.staggered else float(problem.optimizer_s.max())
     solved = _most_binding(views)
     (window, worker), (head_s, work_s, tail_s) = solved.spot, solved.critical
@@ -97,7 +97,8 @@ def lower_bound(problem: PlacedProblem) -> SeatBound:
 def _most_binding(views: Sequence[_View]) -> Solved:
     """What one machine says at most. Where that takes long, only the views that promise most are solved exactly."""
     machines = [Machine(view.spot, view.queues()) for view in views]
-    found, steps = [], 0
+    found: list[Machine] = []
+    steps = 0
     for machine in sorted(machines, key=_promise_s, reverse=True):
         steps += len(machine.queues) * sum(len(queue.heads_s) for queue in machine.queues)
         if found and steps > MOST_STEPS:
@@ -154,7 +155,7 @@ def _without_room(problem: PlacedProblem) -> int | None:
 # What is looked at: the whole iteration, or a column's window.
 
 
-def _frames(problem: PlacedProblem) -> list[Frame]:
+def frames_of(problem: PlacedProblem) -> list[Frame]:
     """The iteration, from its start to the end of the last all-reduce; or the window of each column."""
     if not problem.staggered:
         return [Frame(None, 0, tuple(problem.allreduce_s[problem.column].tolist()))]
@@ -189,17 +190,17 @@ def _views(problem: PlacedProblem, frames: Sequence[Frame]) -> Iterator[_View]:
             key = (number, is_own, float(problem.limit_bytes[worker]), *own)
             if key not in seen and (is_own or max(frame.ends_s) > longest_s):
                 seen.add(key)
-                seats = [_Seat(part, *times[part.chain].part(number, part.stage, part.count)) for part in own]
+                seats = [_Seat(part, *times[part.chain].part(number, part.stage, part.jobs)) for part in own]
                 yield _View(problem, (frame.window, worker), seats, is_own)
         longest_s = max(longest_s, *frame.ends_s)
 
 
 class _Part(NamedTuple):
-    """Identical micro-batches at one seat: their chain, the virtual stage, and how many they are."""
+    """Identical micro-batches at one seat: their chain, the virtual stage, and how many there are."""
 
     chain: SeatChain
     stage: int
-    count: int
+    jobs: int
 
 
 class _Seat(NamedTuple):
@@ -227,12 +228,12 @@ class _Seat(NamedTuple):
         return f, b, w
 
 
-class _Item(NamedTuple):
+class HeldJobs(NamedTuple):
     """Micro-batches that may be held at once: work that each brings, its bytes, and how many there are."""
 
     work_s: float
     size_bytes: float
-    count: int
+    jobs: int
 
 
 class _View:
@@ -271,17 +272,17 @@ class _View:
 
     def _ramps(self) -> Iterator[tuple[float, float, float]]:
         """With both ramps, with the first, and with the last, where the limit does not hold all F at once."""
-        counts = [seat.part.count for seat in self._seats]
+        counts = [seat.part.jobs for seat in self._seats]
         if float(np.dot(self._activation_bytes, counts)) <= self._limit_bytes * (1 + ROUNDING):
             return
         costs = [seat.seconds for seat in self._seats]
         work_s = sum(count * sum(cost) for count, cost in zip(counts, costs, strict=True))
         sized = list(zip(costs, self._activation_bytes, counts, strict=True))
-        entering = [_Item(f, size, count) for (f, _, _), size, count in sized]
-        leaving = [_Item(b + w, size, count) for (_, b, w), size, count in sized]
+        entering = [HeldJobs(f, size, count) for (f, _, _), size, count in sized]
+        leaving = [HeldJobs(b + w, size, count) for (_, b, w), size, count in sized]
         # A micro-batch is either whole or stashed: to let it be both only makes the ramp longer.
-        leaving += [_Item(w, size, n) for (_, _, w), size, n in zip(costs, self._stash_bytes, counts, strict=True)]
-        first_s, last_s = _most_work_s(entering, self._limit_bytes), _most_work_s(leaving, self._limit_bytes)
+        leaving += [HeldJobs(w, size, n) for (_, _, w), size, n in zip(costs, self._stash_bytes, counts, strict=True)]
+        first_s, last_s = most_work_s(entering, self._limit_bytes), most_work_s(leaving, self._limit_bytes)
         begun_s, turned_s = (min(float(seat.heads_s[kind, 0]) for seat in self._seats) for kind in (FORWARD, BACKWARD))
         entered_s = min(float(seat.tails_s[FORWARD, -1]) for seat in self._seats)
         ended_s = min(float(queue.tails_s[-1]) for queue in self.queues())
@@ -296,21 +297,21 @@ class _View:
             self._seats, self._activation_bytes, self._stash_bytes, strict=True
         ):
             stashed = stash_bytes * seat.part.chain.seconds[seat.part.stage][WEIGHT] if seat.is_split else 0.0
-            held += seat.part.count * (activation_bytes * seat.part.chain.round_trip_s(seat.part.stage) + stashed)
+            held += seat.part.jobs * (activation_bytes * seat.part.chain.round_trip_s(seat.part.stage) + stashed)
         begun_s = min(float(seat.heads_s[FORWARD, 0]) for seat in self._seats)
         ended_s = min(float(queue.tails_s[-1]) for queue in self.queues())
         usable_bytes = _usable_bytes([*self._activation_bytes, *self._stash_bytes], self._limit_bytes)
         return begun_s, held / usable_bytes if held else 0.0, ended_s
 
 
-def _most_work_s(items: Iterable[_Item], limit_bytes: float) -> float:
+def most_work_s(items: Iterable[HeldJobs], limit_bytes: float) -> float:
     """The most work of items that fit together under a limit, fractions of the last one among them."""
     items = [item for item in items if item.work_s > 0]
     left = _usable_bytes([item.size_bytes for item in items], limit_bytes)
-    found_s = sum(item.count * item.work_s for item in items if item.size_bytes == 0)
+    found_s = sum(item.jobs * item.work_s for item in items if item.size_bytes == 0)
     sized = [item for item in items if item.size_bytes > 0]
     for item in sorted(sized, key=lambda item: item.work_s / item.size_bytes, reverse=True):
-        taken = min(float(item.count), left / item.size_bytes)
+        taken = min(float(item.jobs), left / item.size_bytes)
         found_s += taken * item.work_s
         left = max(0.0, left - taken * item.size_bytes)
     return found_s

@@ -59,7 +59,7 @@ def placed(
         duration_s=duration_s,
         activation_bytes=np.full(stages, share),
         stash_bytes=np.full(stages, share * stash),
-        limit_bytes=np.full(len(worker_column), limit),
+        limit_bytes=np.full(len(worker_column), float(limit)),
         hop_s=np.tile(np.array(hops), (len(origin), 1)),
         allreduce_s=np.zeros(columns),
         optimizer_s=np.zeros(columns),

@@ -17,11 +17,12 @@ from rtk.schemas.check import check_plan, check_timeline, deadlock_free_times
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Link, Optimizer, Pipeline, Plan, Stage, Template, Worker
 
+from ..placed_plans import any_placed_plans
 from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
 
 
 @settings(max_examples=60)
-@given(any_plans())
+@given(st.one_of(any_plans(), any_placed_plans()))
 def test_three_readings_agree_to_the_last_bit(plan: Plan) -> None:
     """Starts, ends, makespan, period and memory of evaluator, simulator and checker are equal for any valid plan."""
     evaluation, simulation = evaluate(plan), simulate(plan)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.program import (
@@ -14,16 +14,20 @@ from rtk.runners.program import (
     GradientBucket,
     Instruction,
     Message,
+    Program,
     Receive,
     Send,
     Step,
     lower,
     lower_rest,
+    made_by,
+    taken_by,
 )
 from rtk.schemas.orders import parse_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
 from rtk.schemas.resumption import HeldMessages, Resend, Rest, RestWorker, Standing
 
+from ..placed_plans import any_placed_plans
 from ..strategies import BY_HAND, any_plans, hand_plan, plans, unlike_plans
 
 
@@ -145,6 +149,62 @@ def test_program_of_a_v_reads_as_written() -> None:
     assert not program.own_messages(0)
     assert program.own_messages(1) == {Message("activation", 0, 0, 4), Message("gradient", 0, 0, 4)}
     assert [program.at_boundary(message).link for message in down] == [2, 4, 6]
+
+
+@settings(max_examples=60)
+@given(any_placed_plans())
+def test_each_operation_has_its_message_or_makes_it(plan: Plan) -> None:
+    """What an operation of a placed plan takes, it receives from who makes it, over the link between their stages, or
+    its own rank has made it before; nothing else is sent, and computations say which layers they run."""
+    program = lower(plan)
+    sent: dict[Message, tuple[int, int]] = {}
+    received: dict[Message, tuple[int, int]] = {}
+    for rank, (worker, instructions) in enumerate(zip(program.workers, program.instructions, strict=True)):
+        made: set[Message | None] = set()
+        for before, one in pairwise((None, *instructions)):
+            if isinstance(one, Send):
+                assert isinstance(before, Compute)
+                sent[one.message] = rank, one.to
+                assert program.at_boundary(one.message) == _made(program, rank, before)
+                receiver = program.workers[one.to]
+                assert one.delay_s == plan.hop_delay_s(one.message.pipeline, one.message.link, worker, receiver)
+            elif isinstance(one, Receive):
+                received[one.message] = one.source, rank
+            elif isinstance(one, Compute):
+                assert program.layers_of(rank, one) == plan.stage_at(worker, one.operation).layers
+                assert (one.layers is None) == (len(plan.seats_of(worker)) == 1)
+                taken = taken_by(one.operation, program.layers_of(rank, one), plan.total_layers())
+                if isinstance(before, Receive):
+                    assert program.at_boundary(before.message) == taken
+                else:
+                    assert taken is None or taken in made & program.own_messages(rank)
+                made.add(_made(program, rank, one))
+    assert sent == received
+
+
+def _made(program: Program, rank: int, one: Compute) -> Message | None:
+    return made_by(one.operation, program.layers_of(rank, one), program.plan.total_layers())
+
+
+@settings(max_examples=60)
+@given(any_placed_plans())
+def test_nobody_waits_in_a_circle_for_sums(plan: Plan) -> None:
+    """All who hold a layer sum it once, each worker its last layers first, and steps are of all that it holds."""
+    program = lower(plan)
+    holders: dict[int, set[int]] = {layer: set() for layer in range(plan.total_layers())}
+    for rank, worker in enumerate(program.workers):
+        reduction, step = program.reduction(rank), program.instructions[rank][-1]
+        layers = [part.layers for part in reduction.parts]
+        assert layers == sorted(layers, reverse=True)
+        held = [layer for part in reduction.parts for layer in range(*part.layers)]
+        assert sorted(held) == [layer for one in plan.layers_of(worker) for layer in range(*one)]
+        for layer in held:
+            holders[layer].add(rank)
+        assert isinstance(step, Step)
+        assert step.duration_s == sum(stage.optimizer_s for stage in plan.stages_of(worker))
+    for rank in range(len(program.workers)):
+        for part in program.reduction(rank).parts:
+            assert all(holders[layer] == set(part.ranks) for layer in range(*part.layers))
 
 
 def test_failed_workers_have_no_rank() -> None:

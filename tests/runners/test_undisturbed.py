@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from rtk.runners.simulator import simulate
 from rtk.runners.undisturbed import columns_of_plan
@@ -12,6 +13,7 @@ from rtk.schemas.columns import timeline_from
 from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Timeline
 
+from ..placed_plans import any_placed_plans
 from ..strategies import any_plans, hand_plan
 
 
@@ -21,7 +23,7 @@ def timeline_of(plan: Plan) -> Timeline:
     return simulation.repeated(2) if plan.optimizer == "staggered" else simulation.timeline
 
 
-@given(any_plans())
+@given(st.one_of(any_plans(), any_placed_plans()))
 def test_it_is_what_the_simulator_gives(plan: Plan) -> None:
     """Columns and the simulated timeline hold the same spans in the same order, to the last bit of their times."""
     for optimizer in ("synchronous", "staggered"):
