@@ -135,7 +135,7 @@ def test_same_input_same_bytes(placement: str) -> None:
 
 
 def test_interleaved_1f1b_is_equalled_in_its_memory() -> None:
-    """On a loop 1F1B takes 3M + 1.5 (S - 1) stage units, holding S + (S - 1) / 2 activations: as the published order."""
+    """On a loop 1F1B takes 3M + 1.5 (S - 1) stage units, holding S + (S - 1) / 2 activations, as published."""
     made = plan_pipeline(EVEN, pp=4, microbatches=8, placement="loop")
     assert made.prediction is not None
     assert made.prediction.iteration_time_s <= 0.01 * (3 * 8 + 1.5 * 3) * (1 + 1e-9)
