@@ -107,14 +107,14 @@ def _slowdowns(run: _Run) -> dict[Worker, float]:
     for iteration in run.iterations:
         for worker, spans in iteration.items():
             for span, operation in _operations(spans, worker):
-                key = operation.kind, run.plan.virtual_stage(worker, operation)
-                lasts_s[worker][key].append(span.end_s - span.start_s)
+                stage = run.plan.virtual_stage(worker, operation)
+                lasts_s[worker][operation.kind, stage].append(span.end_s - span.start_s)
     found = {}
-    for worker, kinds in lasts_s.items():
+    for worker, own in lasts_s.items():
         stages, slowdown = run.plan.template_of(worker.pipeline).stages, worker.slowdown or 1.0
-        planned_s = sum(stages[stage].duration_s(kind) * slowdown for kind, stage in kinds)
+        planned_s = sum(stages[stage].duration_s(kind) * slowdown for kind, stage in own)
         if planned_s:
-            found[worker] = sum(map(median, kinds.values())) / planned_s
+            found[worker] = sum(map(median, own.values())) / planned_s
     return found
 
 
@@ -130,8 +130,7 @@ def _own_slowdowns(plan: Plan, slow: Mapping[Worker, float]) -> dict[str, float]
 
 
 def _slow_in_words(plan: Plan, slow: Mapping[Worker, float]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Who is slower than planned: whole stages, or columns, where their workers are alike, else single workers."""
-    noun = "column" if plan.is_placed else "stage"
+    """Who is slower than planned: whole stages, or columns, where their workers are alike, else workers alone."""
     stages: dict[int, list[Worker]] = defaultdict(list)
     for worker in slow:
         stages[worker.stage].append(worker)
@@ -140,7 +139,8 @@ def _slow_in_words(plan: Plan, slow: Mapping[Worker, float]) -> Iterator[tuple[s
     for stage, workers in sorted(stages.items()):
         factors = [slow[worker] for worker in workers]
         if len(workers) > 1 and _are_alike(factors):
-            groups = [("all workers compute" if stage < 0 else f"{noun} {stage} computes", workers)]
+            place = "column" if plan.is_placed else "stage"
+            groups = [("all workers compute" if stage < 0 else f"{place} {stage} computes", workers)]
         else:
             groups = [(f"worker {worker.name} computes", [worker]) for worker in workers]
         for words, group in groups:
@@ -157,14 +157,14 @@ def _are_alike(factors: list[float]) -> bool:
 
 
 def _link_delays(run: _Run) -> dict[LinkPlace, float]:
-    """What messages of each pipeline's links take, where somebody waited for them; what is as planned is left out."""
-    hops = [_links_of_hops(run.plan, pipeline) for pipeline in range(len(run.plan.pipelines))]
-    late_s: dict[tuple[int, int | None], list[float]] = defaultdict(list)
+    """What messages of each pipeline's links take, where somebody waited for them; what is as planned is left out.
+
+    Where stages are placed, links are those of columns side by side (`under_conditions`).
+    """
+    late_s: dict[LinkPlace, list[float]] = defaultdict(list)
     for iteration in run.iterations:
         done_s: dict[tuple[str, int, int, int], float] = {
-            (operation.kind, operation.pipeline, operation.microbatch, run.plan.virtual_stage(worker, operation)): (
-                span.end_s
-            )
+            (*operation[:3], run.plan.virtual_stage(worker, operation)): span.end_s
             for worker, spans in iteration.items()
             for span, operation in _operations(spans, worker)
         }
@@ -176,23 +176,12 @@ def _link_delays(run: _Run) -> dict[LinkPlace, float]:
                 kinds = {"F": ("F",), "W": ()}.get(operation.kind, ("I", "B"))
                 sent_s = [done_s.get((kind, *operation[1:3], sender), math.inf) for kind in kinds]
                 if sent_s and free_s <= min(sent_s) < math.inf:
-                    late_s[operation.pipeline, hops[operation.pipeline][min(sender, stage)]].append(
-                        span.start_s - min(sent_s)
-                    )
+                    column = run.plan.template_of(operation.pipeline).column_of[sender]
+                    if abs(column - worker.stage) == 1:
+                        late_s[operation.pipeline, min(column, worker.stage)].append(span.start_s - min(sent_s))
                 free_s = span.end_s
-    lags_s: dict[LinkPlace, float] = {
-        (pipeline, link): median(own_s) for (pipeline, link), own_s in late_s.items() if link is not None
-    }
+    lags_s = {place: median(lags_s) for place, lags_s in late_s.items()}
     return {place: lag_s for place, lag_s in lags_s.items() if lag_s > _planned_delay_s(run.plan, place)}
-
-
-def _links_of_hops(plan: Plan, pipeline: int) -> tuple[int | None, ...]:
-    """The link that each hop between stages i and i+1 takes, as conditions number links; None: it takes none.
-
-    With a placement link i is between columns i and i+1; a loop's way back has no number.
-    """
-    ends = (sorted(pair) for pair in pairwise(plan.template_of(pipeline).column_of))
-    return tuple(one if other == one + 1 else None for one, other in ends)
 
 
 def _with_links(plan: Plan) -> Plan:
@@ -218,17 +207,18 @@ def _late_in_words(plan: Plan, delays_s: Mapping[LinkPlace, float]) -> Iterator[
 
 
 def _planned_delay_s(plan: Plan, place: LinkPlace) -> float:
-    pipeline, link = place
-    links = plan.links_of(pipeline) if pipeline is not None else ()
-    hop = None if pipeline is None else plan.template_of(pipeline).link_between(link, link + 1)
-    return links[hop].delay_s if links and hop is not None else 0.0
+    pipeline, column = place
+    if pipeline is None or not (links := plan.links_of(pipeline)):
+        return 0.0
+    link = plan.template_of(pipeline).link_between(column, column + 1)
+    return 0.0 if link is None else links[link].delay_s
 
 
 # The end of an iteration
 
 
 def _sums_s(run: _Run) -> float:
-    """How much longer than planned the slowest stage sums, counted from when the last of its workers begins."""
+    """How much longer than planned the slowest peers sum, counted from when the last of them begins."""
     most_s = []
     for iteration in run.iterations:
         lasts_s: dict[object, float] = {}
