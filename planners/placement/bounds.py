@@ -32,10 +32,11 @@ import numpy as np
 
 from ..scheduling.exact_solver import common_unit
 from ..scheduling.one_machine import Machine, Queue, Solved, Spot, most_binding
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_placed_problem
 from .seat_chains import Frame, SeatChain, seat_routes_of, seat_times
 
 if TYPE_CHECKING:
+    from ...schemas.plan import Plan
     from .problem import Floats, PlacedProblem
 
 ROUNDING = 1e-9  # as the checker takes limits
@@ -97,6 +98,15 @@ def lower_bound(problem: PlacedProblem) -> SeatBound:
                 window, worker = view.spot
                 best = SeatBound(value_s, worker, window, argument, head_s, work_s, tail_s + step_s, unlimited_s)
     return best
+
+
+def bound_of(plan: Plan) -> float:
+    """What no orders of a valid plan undercut, by its routing, in s; 0 for pipelines of unlike templates."""
+    used = tuple(one for one in plan.templates if any(pipeline.template == one.name for pipeline in plan.pipelines))
+    if len(used) > 1:
+        return 0.0
+    problem, _ = ordered_placed_problem(replace(plan, templates=used))
+    return lower_bound(problem).value_s
 
 
 def _most_binding(views: Sequence[_View]) -> Solved:
