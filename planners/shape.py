@@ -179,15 +179,21 @@ def links_crossed(template: Template) -> list[int]:
     return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]
 
 
-def plan_without_orders(profile: Profile, shape: Shape, planner: Planner) -> Plan:
+def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placement: Placement | None = None) -> Plan:
     """The synchronous plan of a shape, all workers alive, their orders still empty.
+
+    Args:
+        profile: the model's costs.
+        shape: what was asked for.
+        planner: who makes it.
+        placement: the virtual stages of each column, where it is none that a shape has a name for.
 
     Raises:
         InvalidInputError: a link or limit that the shape does not have.
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     shape.require_plannable()
-    template = template_of(profile, shape)
+    template = template_of(profile, shape) if placement is None else cut_chunks(profile, placement, shape.dp)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},
