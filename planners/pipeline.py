@@ -11,10 +11,12 @@ from ..schemas.orders import Kind, Operation, Schedule, Token, print_order
 from ..schemas.plan import Link, Placement, Plan, Planner, Stage, Worker
 from ..schemas.profile import Profile
 from .placement.bounds import bound_of
+from .placement.pipelines import with_placed_pipelines
 from .scheduling.assemble import with_prediction
 from .scheduling.list_schedule import DispatchRules, ListScheduler, Priority, most_in_flight, rooms
 from .scheduling.lower_bound import lower_bound
 from .scheduling.problem import KINDS, Orders, Problem, alone, home_problem
+from .scheduling.solve import Effort
 from .shape import Shape, plan_without_orders, shape_options
 
 SPLIT_KINDS: tuple[Kind, ...] = ("F", "I", "W")  # of operation codes, whose jobs are the micro-batches here
@@ -26,17 +28,25 @@ def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
     Args:
         profile: the model's costs.
         shape: stages, pipelines, micro-batches, limits and delays.
-        schedule: GPipe, 1F1B or zero-bubble.
+        schedule: GPipe, 1F1B or zero-bubble; with several virtual stages a worker, 1F1B is the best order of full
+            backwards that is found, such as interleaved 1F1B on a loop, and zero-bubble that of I and W apart.
 
     Returns:
         A checked plan with its prediction.
 
     Raises:
-        InfeasibleError: a memory limit admits no schedule of this kind.
-        InvalidInputError: a link or limit that the shape does not have.
+        InfeasibleError: a memory limit admits no schedule of this kind, or there are too few layers.
+        InvalidInputError: a link or limit that the shape does not have, or a schedule that is not for its placement.
     """
     planner = Planner("pipeline", __version__, {"schedule": schedule, **shape_options(profile, shape)})
-    return with_prediction(scheduled(plan_without_orders(profile, shape, planner), schedule))
+    if shape.columns is None:
+        return with_prediction(scheduled(plan_without_orders(profile, shape, planner), schedule))
+    if schedule == "gpipe":
+        raise InvalidInputError(
+            "GPipe has one stage a worker", where="--schedule", fix="take 1f1b or zero-bubble, or --placement plain"
+        )
+    empty = plan_without_orders(profile, shape, planner)
+    return with_placed_pipelines(empty, split=schedule == "zero-bubble", effort=Effort("heuristic"))
 
 
 def scheduled(plan: Plan, schedule: Schedule) -> Plan:

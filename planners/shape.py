@@ -14,7 +14,7 @@ from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
 from ..schemas.placement import loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_by, held_bytes
+from ..schemas.profile import Connection, Layer, LayerCost, Profile, full_backward_s, held_by, held_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 from .even_cut import even_cut
@@ -385,6 +385,7 @@ def _stage(profile: Profile, span: Layers, parameter_bytes: float, peers: int, d
         allreduce_s=connection.ring_s(parameter_bytes / degree, peers),
         activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
+        backward_s=full_backward_s(costs),
     )
 
 

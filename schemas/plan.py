@@ -292,7 +292,7 @@ class Plan(Displayed):
 
     def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
         """The layers that a worker holds: ranges, ascending, with others between them."""
-        return joined(stage.layers for stage in self.stages_of(worker))
+        return merged_ranges(stage.layers for stage in self.stages_of(worker))
 
     def limit_bytes(self, worker: Worker) -> float | None:
         """A worker's memory limit for activations, in bytes."""
@@ -419,7 +419,7 @@ class Plan(Displayed):
                 )
 
 
-def joined(layers: Iterable[Layers]) -> tuple[Layers, ...]:
+def merged_ranges(layers: Iterable[Layers]) -> tuple[Layers, ...]:
     """Ranges of layers, given ascending, with neighbours in one."""
     found: list[Layers] = []
     for first, stop in layers:

@@ -64,6 +64,13 @@ TIMES = {**PASSES, "step": "optimizer_s"}
 FEWEST_FOR_A_SPREAD = 4
 
 
+def full_backward_s(costs: "Sequence[LayerCost]") -> float | None:
+    """What a full backward pass through some layers takes, in s; None where none of them says so."""
+    if all(cost.backward_s is None for cost in costs):
+        return None
+    return sum(cost.full_s for cost in costs)
+
+
 def half_width(values: Sequence[float]) -> float:
     """Half the width of the middle half of two or more values; in their unit.
 
@@ -95,7 +102,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """Times of one layer at one tensor-parallel degree, for one micro-batch; `spread` where they were measured."""
+    """Times of one layer at one tensor-parallel degree, for one micro-batch; `spread` where they were measured.
+
+    `backward_s` is what a full backward pass takes; None: as long as its two halves one after the other.
+    """
 
     forward_s: Seconds
     backward_input_s: Seconds
@@ -103,9 +113,15 @@ class LayerCost:
     optimizer_s: Seconds = 0.0
     tensor_parallel: Count = 1
     spread: Spread | None = None
+    backward_s: Seconds | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"spread"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"spread", "backward_s"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def full_s(self) -> float:
+        """A full backward pass."""
+        return self.backward_input_s + self.backward_weight_s if self.backward_s is None else self.backward_s
 
     @property
     def work_s(self) -> float:

@@ -357,6 +357,12 @@ class Resumption(Displayed):
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other; what they mean is the checker's to judge."""
         self.plan.validate()
+        if self.plan.is_placed:
+            raise InvalidInputError(
+                "the plan has a placement: nothing is left of an iteration before it, which is done anew",
+                where="/plan/templates",
+                fix="take the plan alone",
+            )
         live = self.plan.live_workers()
         places = [worker.name for worker in live]
         if [one.place for one in self.rest.workers] != places:

@@ -42,6 +42,7 @@ def stages(draw: st.DrawFn, layers: Layers, with_overheads: bool = True) -> Stag
         allreduce_s=draw(SECONDS) if with_overheads else 0.0,
         activation_bytes=activation_bytes,
         weight_stash_bytes=activation_bytes * draw(st.sampled_from([0.0, 0.3, 0.5, 1.0])),
+        backward_s=draw(st.none() | SECONDS),
     )
 
 
@@ -85,11 +86,15 @@ def profiles(draw: st.DrawFn, min_layers: int = 1, max_layers: int = 6) -> Profi
     )
 
 
+def _costs() -> st.SearchStrategy[LayerCost]:
+    return st.builds(LayerCost, SECONDS, SECONDS, SECONDS, SECONDS, backward_s=st.none() | SECONDS)
+
+
 @st.composite
 def _layers(draw: st.DrawFn) -> Layer:
     activation_bytes = draw(BYTES)
     return Layer(
-        costs=(LayerCost(draw(SECONDS), draw(SECONDS), draw(SECONDS), draw(SECONDS)),),
+        costs=(draw(_costs()),),
         name=draw(st.one_of(st.none(), st.text(max_size=5))),
         parameter_bytes=draw(BYTES),
         activation_bytes=activation_bytes,
@@ -287,17 +292,21 @@ def hand_plan(
     times_s: tuple[float, float, float] = (1.0, 1.0, 1.0),
     delay_s: float = 0.0,
     limit_bytes: float | None = None,
+    placement: Placement | None = None,
 ) -> Plan:
-    """A plan by hand: order by worker `k/i` (None: failed), equal stages of 1 byte a micro-batch, half of it stash."""
+    """A plan by hand: order by worker `k/i` (None: failed), equal stages of 1 byte a micro-batch, half of it stash.
+
+    Each column has the limit, and all hops between two of them take the delay.
+    """
     places = [place_of(name) for name in orders]
     depth, dp = max(i for _, i in places) + 1, max(k for k, _ in places) + 1
-    shape = tuple(
-        Stage((i, i + 1), *times_s, activation_bytes=1.0, weight_stash_bytes=0.5, memory_limit_bytes=limit_bytes)
-        for i in range(depth)
-    )
+    count = depth if placement is None else sum(map(len, placement))
+    shape = tuple(Stage((i, i + 1), *times_s, activation_bytes=1.0, weight_stash_bytes=0.5) for i in range(count))
+    template = Template("t0", shape, (), placement)
+    hops = tuple(Link(0.0 if one == other else delay_s) for one, other in pairwise(template.column_of))
     return Plan(
         planner=BY_HAND,
-        templates=(Template("t0", shape, tuple(Link(delay_s) for _ in range(depth - 1))),),
+        templates=(_limited(replace(template, links=hops), [limit_bytes] * depth),),
         pipelines=tuple(Pipeline("t0", microbatches) for _ in range(dp)),
         optimizer="synchronous",
         workers=tuple(

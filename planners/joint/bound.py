@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..scheduling.problem import with_any_split
 from ..slipstream.bounds import SETS
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class PipelineCosts:
 
 def costs_of(home: Problem) -> PipelineCosts:
     """The costs of alike pipelines."""
-    workers, pipelines = home.workers, len(home.depth)
+    workers, pipelines = with_any_split(home.workers), len(home.depth)
     split = home.split[0]
 
     def rows(values: Floats) -> Floats:

@@ -15,11 +15,12 @@ The argument is that of `scheduling/lower_bound.py`, where more than one worker 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..scheduling.problem import least_halves_s
 from .remaining import ACTIVATION, GRADIENT, NOBODY
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def _cells(costs: CrewCosts, weights: Ints) -> Ints:
 
 def bound_s(crew: Crew, costs: CrewCosts, left: Remaining) -> float:
     """The bound, in s; arguments as those of `operations_of`."""
+    halves_s = least_halves_s(*costs.duration_s.T[1:])  # whether backwards are split or not
+    costs = replace(costs, duration_s=np.stack((costs.duration_s[:, 0], *halves_s, costs.duration_s[:, 3]), axis=1))
     least = _least(crew, costs)
     table = _Table.of(costs, left, least)
     found = [

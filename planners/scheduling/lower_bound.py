@@ -37,7 +37,7 @@ import numpy as np
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from .forms import Form
 from .one_machine import Chain, HeadsAndTails, Machine, Queue, Spot, heads_and_tails, most_binding, routes_of
-from .problem import KINDS, NO_WORKER, ROUNDING, WEIGHT, Problem
+from .problem import KINDS, NO_WORKER, ROUNDING, WEIGHT, Problem, with_any_split
 
 if TYPE_CHECKING:
     from .one_machine import Chain
@@ -320,14 +320,16 @@ def _larger(bound: Callable[[Problem], Bound], problem: Problem) -> Bound:
     """The larger of a problem's bound and, where a worker has I and W as well as B, that with B split there too.
 
     Orders with B remain orders with I and W in its place: its message comes no later, it frees memory no later. So no
-    orders of the problem beat that bound either, and there micro-batches are alike that are not in the problem.
+    orders of the problem beat that bound either, and there micro-batches are alike that are not in the problem. Where B
+    takes less than I and W, these are as short there as it makes them.
     """
     found = bound(problem)
     split = np.bincount(problem.executor[problem.split], minlength=len(problem.job_counts))
     mixed = (split > 0) & (split < problem.job_counts)
     if not mixed.any():
         return found
-    apart = bound(replace(problem, split=problem.split | (mixed[problem.executor] & (problem.executor != NO_WORKER))))
+    split = problem.split | (mixed[problem.executor] & (problem.executor != NO_WORKER))
+    apart = bound(replace(problem, workers=with_any_split(problem.workers), split=split))
     unlimited_s = max(found.unlimited_s, apart.unlimited_s)
     return replace(max(found, apart, key=lambda b: b.value_s), unlimited_s=unlimited_s)
 

@@ -25,7 +25,7 @@ import numpy as np
 from ...schemas.kernels import MutableInts, compiled, kernel
 from ...schemas.orders import KINDS as LETTERS
 from ...schemas.orders import Kind, Operation, Token, parse_columns, print_operation
-from ...schemas.plan import Layers, Plan, Stage, Worker, joined
+from ...schemas.plan import Layers, Plan, Stage, Worker, merged_ranges
 from .forms import pays
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _parts_of(held: tuple[Ranges, ...]) -> Parts:
     own: dict[Ranges, tuple[int, ...]] = {}
     for one in held:
         parts = tuple(number[part] for first, stop in one for part in range(place[first], place[stop]))
-        own[joined(one)] = parts
+        own[merged_ranges(one)] = parts
     behind: list[set[int]] = [set() for _ in there]
     for parts in own.values():
         for part, before in pairwise(parts):
@@ -229,6 +229,27 @@ class Workers:
         np.maximum.at(most_s, self.group[self.live], times_s[self.live])
         found: list[float] = most_s.tolist()
         return found
+
+
+def with_any_split(workers: Workers) -> Workers:
+    """Workers whose I and W take no longer than those of any backward pass, split in two or not.
+
+    What is proven of them, with all backward passes split, holds for all orders, also where a full pass takes less than
+    its two halves: its message comes no earlier than after I here, and it takes no less than I and W here.
+    """
+    input_s, weight_s = least_halves_s(workers.input_s, workers.weight_s, workers.full_s)
+    return replace(workers, input_s=input_s, weight_s=weight_s)
+
+
+def least_halves_s(input_s: Floats, weight_s: Floats, full_s: Floats) -> tuple[Floats, Floats]:
+    """I and W, in s, such that neither they nor B ever take less: arrays of equal shape.
+
+    Args:
+        input_s, weight_s, full_s: what I, W and B take.
+    """
+    shorter = full_s < (input_s + weight_s) * (1 - ROUNDING)
+    least_s = np.where(shorter, np.minimum(input_s, full_s), input_s)
+    return least_s, np.where(shorter, np.minimum(weight_s, full_s - least_s), weight_s)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from ...schemas.quantities import print_apart, print_time
 from ..scheduling.list_schedule import DispatchRules, ListScheduler, Priority
 from ..scheduling.local_search import hold_back
 from ..scheduling.lower_bound import lower_bound
-from ..scheduling.problem import ROUNDING, Proven
+from ..scheduling.problem import ROUNDING, Proven, with_any_split
 from ..scheduling.retime import timed
 from ..scheduling.solve import Effort, solve
 from ..shape import Shape
@@ -111,7 +111,7 @@ def proven_s(search: SlotSearch, dead: Sequence[int]) -> float:
     bound_s = search.bound_s(dead)
     if search.staggered:
         return bound_s
-    return max(bound_s, arrival_bound_s(search.of_pipeline, search.jobs, search.pipelines - np.array(dead)))
+    return max(bound_s, arrival_bound_s(search.unjoined, search.jobs, search.pipelines - np.array(dead)))
 
 
 def in_rotation(search: SlotSearch, dead: Sequence[int], effort: Effort | None) -> RotationSchedule | None:
@@ -138,7 +138,8 @@ def reroute_unlike(home: Problem, effort: Effort) -> ReroutedOrders:
     share = replace(effort, time_limit_s=effort.time_limit_s / len(routings))
     found = [_searched(start, [routing], share) for routing in routings]
     best = min(found, key=lambda one: one.value_s)
-    return replace(best, bound_s=lower_bound(best.problem).value_s)
+    unjoined = replace(best.problem, workers=with_any_split(best.problem.workers))  # as orders may have B in the end
+    return replace(best, bound_s=lower_bound(unjoined).value_s)
 
 
 def slot_recipe(found: SlotSchedule) -> Recipe:

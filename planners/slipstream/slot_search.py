@@ -17,7 +17,7 @@ import numpy as np
 
 from ..scheduling.list_schedule import DispatchRules, Priority, rooms
 from ..scheduling.local_search import anneal, portfolio
-from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS, Proven
+from ..scheduling.problem import INTERPRETED_OPERATIONS, KINDS, Proven, with_any_split
 from .bounds import RoutingBound
 from .rotation import AlignedCut, RotationSearch, aligned
 from .slots import Slots, SlotScheduler, SlotTimes
@@ -71,11 +71,16 @@ class SlotSearch:
         self.of_pipeline = pipeline
         self.searches = searches
         self._scheduler = SlotScheduler(pipeline, pipeline.jobs, runs=searches)
-        self.bound = RoutingBound(pipeline, self.jobs)
+        self.bound = RoutingBound(self.unjoined, self.jobs)
         self._last: tuple[Slots, DispatchRules] | None = None
         self._candidates: dict[int, tuple[Problem, list[DispatchRules]]] = {}
         self._peaks: dict[Hashable, list[float]] = {}
         self._operations = 0  # scheduled so far
+
+    @cached_property
+    def unjoined(self) -> Problem:
+        """The pipeline as bounds have it: they hold for orders in which I and W have become one B, too."""
+        return replace(self.of_pipeline, workers=with_any_split(self.of_pipeline.workers))
 
     @cached_property
     def rotation(self) -> RotationSearch | None:
