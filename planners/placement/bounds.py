@@ -28,10 +28,11 @@ import numpy as np
 
 from ..scheduling.exact_solver import common_unit
 from ..scheduling.one_machine import Machine, Queue, Solved, Spot, most_binding
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_placed_problem
 from .seat_chains import Frame, SeatChain, seat_routes_of, seat_times
 
 if TYPE_CHECKING:
+    from ...schemas.plan import Plan
     from .problem import Floats, PlacedProblem
 
 ROUNDING = 1e-9  # as the checker takes limits
@@ -92,6 +93,15 @@ def lower_bound(problem: PlacedProblem) -> SeatBound:
                 window, worker = view.spot
                 best = SeatBound(value_s, worker, window, argument, head_s, work_s, tail_s + step_s, unlimited_s)
     return best
+
+
+def bound_of(plan: Plan) -> float:
+    """What no orders of a valid plan undercut, by its routing, in s; 0 for pipelines of unlike templates."""
+    used = tuple(one for one in plan.templates if any(pipeline.template == one.name for pipeline in plan.pipelines))
+    if len(used) > 1:
+        return 0.0
+    problem, _ = ordered_placed_problem(replace(plan, templates=used))
+    return lower_bound(problem).value_s
 
 
 def _most_binding(views: Sequence[_View]) -> Solved:
@@ -181,10 +191,10 @@ def _views(problem: PlacedProblem, frames: Sequence[Frame]) -> Iterator[_View]:
     longest_s = -inf
     for number in sorted(range(len(frames)), key=lambda number: frames[number].first):
         frame = frames[number]
-        parts: dict[int, list[_Part]] = {}
+        parts: dict[int, list[_SeatJobs]] = {}
         for route in routes:
             for stage in range(frame.first, problem.stages):
-                parts.setdefault(route.workers[stage], []).append(_Part(route.chain, stage, route.count))
+                parts.setdefault(route.workers[stage], []).append(_SeatJobs(route.chain, stage, route.count))
         for worker, own in parts.items():
             is_own = frame.window is None or problem.worker_column[worker] == frame.window
             key = (number, is_own, float(problem.limit_bytes[worker]), *own)
@@ -195,7 +205,7 @@ def _views(problem: PlacedProblem, frames: Sequence[Frame]) -> Iterator[_View]:
         longest_s = max(longest_s, *frame.ends_s)
 
 
-class _Part(NamedTuple):
+class _SeatJobs(NamedTuple):
     """Identical micro-batches at one seat: their chain, the virtual stage, and how many there are."""
 
     chain: SeatChain
@@ -206,7 +216,7 @@ class _Part(NamedTuple):
 class _Seat(NamedTuple):
     """Identical micro-batches at one seat with their heads and tails, kinds x micro-batches."""
 
-    part: _Part
+    part: _SeatJobs
     heads_s: Floats
     tails_s: Floats
 

@@ -25,7 +25,7 @@ from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import ROUNDING, Proven, with_any_split
 from ..scheduling.retime import timed
 from ..scheduling.solve import Effort, solve
-from ..shape import Shape
+from ..shape import Shape, links_crossed
 from .bounds import arrival_bound_s
 from .cluster import Technique
 from .normalization import Cost
@@ -394,7 +394,7 @@ def require_consistent(atlas: Atlas) -> None:
     That an entry keeps its promise is seen once its plan is made: `require_kept`.
     """
     options: _AtlasOptions = typed(atlas.planner.options, _AtlasOptions, OPTIONS)
-    stages = len(atlas.template.stages)
+    stages = len(atlas.template.columns)
     for name, is_so in (
         ("pp", options.pp == stages),
         ("dp", options.dp == atlas.dp),
@@ -405,7 +405,8 @@ def require_consistent(atlas: Atlas) -> None:
         if not is_so:
             raise contradiction(f"{name} {getattr(options, name)} is not what it says elsewhere", f"{OPTIONS}/{name}")
     Shape(stages, atlas.dp, atlas.microbatches)  # which has its bounds
-    for name, parts, what in (("slow", stages, "worker"), ("link_delay_s", stages - 1, "link")):
+    links = 1 + max(links_crossed(atlas.template), default=-1)
+    for name, parts, what in (("slow", stages, "worker"), ("link_delay_s", links, "link")):
         for key in getattr(options, name):
             at = _PLACE.fullmatch(key)
             if at is None or int(at[1] or 0) >= atlas.dp or int(at[2]) >= parts or (what == "worker" and not at[1]):
