@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from typing import Literal
 
@@ -12,7 +12,7 @@ from ..schemas.conditions import LinkPlace
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
-from ..schemas.placement import loop_placement, v_placement
+from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
 from ..schemas.profile import Connection, Layer, LayerCost, Profile, full_backward_s, held_by, held_bytes
 from ..schemas.quantities import print_bytes
@@ -166,17 +166,6 @@ def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:
     crossed = list(zip(links_crossed(template), template.links, strict=True))
     own = [tuple(Link(delays.get((k, i), x.delay_s)) for i, x in crossed) for k in range(shape.dp)]
     return [Pipeline(template.name, shape.microbatches, x if x != template.links else None) for x in own]
-
-
-def links_crossed(template: Template) -> list[int]:
-    """For each hop from virtual stage v to v + 1, the link between columns that it takes; -1 inside a column.
-
-    Link i lies between columns i and i + 1, whichever way; the way between the first and the last of more than two
-    columns, which is a loop's way back, has the number behind them.
-    """
-    columns = len(template.columns)
-    pairs = [sorted(pair) for pair in pairwise(template.column_of)]
-    return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]
 
 
 def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placement: Placement | None = None) -> Plan:
