@@ -20,7 +20,7 @@ import numpy as np
 from ..scheduling.exact_solver import common_unit
 from .bounds import FINEST, ROUNDING, HeldJobs, SeatBound, frames_of, most_work_s, with_any_split
 from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
-from .seat_chains import Frame, SeatChain, SeatTimes, seat_times
+from .seat_chains import Frame, FramedTimes, SeatChain, seat_times
 
 if TYPE_CHECKING:
     from ...schemas.plan import Plan
@@ -84,7 +84,7 @@ def _quickest(plan: Plan, home: PlacedProblem) -> SeatChain:
 def _column_bound(
     home: PlacedProblem,
     quickest: SeatChain,
-    times: SeatTimes,
+    times: FramedTimes,
     framed: tuple[int, Frame],
     own: tuple[int, Sequence[int]],
 ) -> SeatBound:

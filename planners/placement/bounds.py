@@ -181,10 +181,10 @@ def _views(problem: PlacedProblem, frames: Sequence[Frame]) -> Iterator[_View]:
     longest_s = -inf
     for number in sorted(range(len(frames)), key=lambda number: frames[number].first):
         frame = frames[number]
-        parts: dict[int, list[_Part]] = {}
+        parts: dict[int, list[_SeatJobs]] = {}
         for route in routes:
             for stage in range(frame.first, problem.stages):
-                parts.setdefault(route.workers[stage], []).append(_Part(route.chain, stage, route.count))
+                parts.setdefault(route.workers[stage], []).append(_SeatJobs(route.chain, stage, route.count))
         for worker, own in parts.items():
             is_own = frame.window is None or problem.worker_column[worker] == frame.window
             key = (number, is_own, float(problem.limit_bytes[worker]), *own)
@@ -195,7 +195,7 @@ def _views(problem: PlacedProblem, frames: Sequence[Frame]) -> Iterator[_View]:
         longest_s = max(longest_s, *frame.ends_s)
 
 
-class _Part(NamedTuple):
+class _SeatJobs(NamedTuple):
     """Identical micro-batches at one seat: their chain, the virtual stage, and how many there are."""
 
     chain: SeatChain
@@ -206,7 +206,7 @@ class _Part(NamedTuple):
 class _Seat(NamedTuple):
     """Identical micro-batches at one seat with their heads and tails, kinds x micro-batches."""
 
-    part: _Part
+    part: _SeatJobs
     heads_s: Floats
     tails_s: Floats
 
