@@ -93,7 +93,7 @@ def measure(width: int) -> dict[str, Any]:
         "width": width,
         "microbatches": MICROBATCHES,
         "parameter_bytes": sum(one.numel() * one.element_size() for one in rank.held.stage.parameters()),
-        "boundary_bytes": rank.output_like.nbytes,
+        "boundary_bytes": rank.like(2 * BLOCKS).nbytes,
         "without_s": spread(whole["without"]),
         "noting_s": spread(whole["noting"]),
         "idle_without_s": spread(idle["without"]),
@@ -151,7 +151,7 @@ def make_rank(width: int, *, is_idle: bool) -> Rank:
         is_split=True,
     )
     like = torch.zeros(4, SEQUENCE_LENGTH, width)
-    return Rank(program, 1, held, Nowhere(), like, like, time.perf_counter, lambda span: None)
+    return Rank(program, 1, held, Nowhere(), lambda boundary: like, time.perf_counter, lambda span: None)
 
 
 if __name__ == "__main__":

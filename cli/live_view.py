@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..schemas.placement import placement_words
 from ..schemas.plan import name_of
 from ..schemas.quantities import print_change, print_time
 from ..schemas.text import counted, listed
@@ -92,10 +93,12 @@ class RunView:
 
 
 def _title(story: RunStory) -> Text:
-    facts, stages = story.facts, set(_stages(story))
-    of = counted(max(stages), "stage") if len(stages) == 1 else f"{min(stages)} to {max(stages)} stages"
+    facts, columns = story.facts, set(_columns_of(story))
+    noun = "worker" if facts.plan.is_placed else "stage"
+    of = counted(max(columns), noun) if len(columns) == 1 else f"{min(columns)} to {max(columns)} {noun}s"
     parts = [
         f"{counted(len(facts.plan.pipelines), 'pipeline')} of {of}",
+        *dict.fromkeys(placement_words(one.placement) for one in facts.plan.templates if one.placement is not None),
         f"{facts.plan.optimizer} optimizer",
         *(["paced"] if facts.paced else []),
     ]
@@ -105,9 +108,10 @@ def _title(story: RunStory) -> Text:
 
 def _head(story: RunStory, inner: int, console: Console, options: ConsoleOptions) -> RenderableType:
     """The workers and the facts, side by side where there is room."""
-    # A row per pipeline and a column per stage; where that is too much, how many of each stage are alive.
-    stages = _stages(story)
-    workers = _grid(story, stages) if _has_room(stages, inner) else _sums(story, stages, inner)
+    # A row per pipeline and a column per stage; where that is too much, how many of each stage are alive. Where workers
+    # hold several virtual stages, what is called a stage here is a column.
+    columns = _columns_of(story)
+    workers = _grid(story, columns) if _has_room(columns, inner) else _sums(story, columns, inner)
     beside = inner - console.measure(workers, options=options.update_width(inner)).maximum - GAP
     if beside < FACTS:
         return Group(workers, Text(), _facts(story, inner))
@@ -119,10 +123,15 @@ def _head(story: RunStory, inner: int, console: Console, options: ConsoleOptions
 # The workers
 
 
-def _stages(story: RunStory) -> list[int]:
-    """How many stages each pipeline has."""
+def _columns_of(story: RunStory) -> list[int]:
+    """How many workers each pipeline has."""
     plan = story.facts.plan
-    return [len(plan.template_of(k).stages) for k in range(len(plan.pipelines))]
+    return [len(plan.template_of(k).columns) for k in range(len(plan.pipelines))]
+
+
+def _noun(story: RunStory) -> str:
+    """What the workers of one number hold."""
+    return "column" if story.facts.plan.is_placed else "stage"
 
 
 def _has_room(stages: Sequence[int], inner: int) -> bool:
@@ -131,7 +140,7 @@ def _has_room(stages: Sequence[int], inner: int) -> bool:
 
 def _grid(story: RunStory, stages: Sequence[int]) -> Table:
     table = _columns(max(stages), CELL)
-    table.add_row(_dim("stage"), *(_dim(str(i)) for i in range(max(stages))))
+    table.add_row(_dim(_noun(story)), *(_dim(str(i)) for i in range(max(stages))))
     for k, count in enumerate(stages):
         table.add_row(_dim(f"pipeline {k}"), *(_cell(story, name_of((k, i))) for i in range(count)))
     return table
@@ -180,7 +189,7 @@ def _sums(story: RunStory, stages: Sequence[int], inner: int) -> Table:
     table = _columns(each, width)
     for line in range(lines):
         shown = alive[line * each : (line + 1) * each]
-        table.add_row(_dim("stage"), *(_dim(str(one.stage)) for one in shown))
+        table.add_row(_dim(_noun(story)), *(_dim(str(one.stage)) for one in shown))
         table.add_row(_dim("alive"), *(Text(str(one.found), style=one.style) for one in shown))
     return table
 
@@ -196,7 +205,7 @@ def _is_alive(story: RunStory, place: str) -> bool:
 
 def _exceptions(story: RunStory, inner: int) -> Iterator[RenderableType]:
     """What sums do not show: which places are vacant, and who sits at another one than its own."""
-    if _has_room(_stages(story), inner):
+    if _has_room(_columns_of(story), inner):
         return
     vacant = [worker.name for worker in story.facts.plan.workers if not _is_alive(story, worker.name)]
     away = [f"{name} at {place}" for place, name in story.seats.items() if name != place]

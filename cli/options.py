@@ -251,6 +251,30 @@ class ConditionOptions(ShapeOptions):
         return {**super().given(), "link_delay": parse_link_delays(self.link_delay), "cluster": cluster}
 
 
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        "--placement",
+        metavar="plain|loop|v|best[:C]",
+        help="plain: one stage a worker; loop (interleaved) or v: several; best: compared, with up to C on each.",
+    ),
+]
+ChunksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--chunks", min=1, help="Virtual stages of each worker; 2 if not given, and 1 for plain.", show_default=False
+    ),
+]
+
+
+@dataclass(frozen=True)
+class PlacedOptions(ConditionOptions):
+    """What is planned, for which links and machines, and how many stages each worker holds."""
+
+    placement: PlacementOption = "plain"
+    chunks: ChunksOption = None
+
+
 TechniqueOption = Annotated[
     Literal["adaptive", "decoupled", "staggered"],
     typer.Option("--technique", help="Re-routing; with backwards split where it helps; and staggered optimizers."),

@@ -13,6 +13,7 @@ from .console import Common, Output, Seed, grouped
 from .options import (
     ConditionOptions,
     EffortOptions,
+    PlacedOptions,
     PlanOutput,
     ProfileFile,
     ShapeOptions,
@@ -314,13 +315,18 @@ def plan() -> None:
 @grouped
 def pipeline(
     profile: ProfileFile,
-    shape: ConditionOptions,
+    shape: PlacedOptions,
     schedule: Annotated[Schedule, typer.Option("--schedule", help="The order of operations.")] = "1f1b",
     output: PlanOutput = "-",
     *,
     common: Common,
 ) -> None:
-    """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W."""
+    """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
+
+    With several virtual stages a worker, 1f1b is the best order of full backwards that is found (interleaved 1F1B on a
+    loop), zero-bubble that of I and W apart. Under best standard error says what each placement is worth.
+    """
+    from ..planners.choosing import comparison
     from ..planners.plain.verbs import plan_pipeline
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -329,14 +335,14 @@ def pipeline(
     read = read_document(profile, Profile)
     with shape.planning():
         made = plan_pipeline(read, **given, schedule=schedule)
-    present(made, output, common)
+    present(made, output, common, comparison(made))
 
 
 @app.command("adaptra")
 @grouped
 def adaptra(
     profile: ProfileFile,
-    shape: ConditionOptions,
+    shape: PlacedOptions,
     technique: Annotated[
         Literal["initial", "adapted", "best"],
         typer.Option("--technique", help="Orders made before the delays, adapted to them, or the best found for them."),
@@ -352,6 +358,7 @@ def adaptra(
     that are beyond that.
     """
     from ..planners.adaptra.plan import cascading_links
+    from ..planners.choosing import comparison
     from ..planners.plain.verbs import plan_adaptra
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -362,7 +369,7 @@ def adaptra(
         made = plan_adaptra(read, **given, technique=technique)
     cascading = listed(cascading_links(made), between="; ")
     lines = [f"delays beyond what the warm-ups absorb: {cascading}"] if cascading else []
-    present(made, output, common, lines, effort.require_optimal)
+    present(made, output, common, [*comparison(made), *lines], effort.require_optimal)
 
 
 app.command("slipstream")(slipstream)

@@ -8,12 +8,15 @@ from .. import __version__
 from ..schemas.check import check_plan, in_brief
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.orders import Kind, Operation, Schedule, Token, print_order
-from ..schemas.plan import Link, Plan, Planner, Stage, Worker
+from ..schemas.plan import Link, Placement, Plan, Planner, Stage, Worker
 from ..schemas.profile import Profile
+from .placement.bounds import bound_of
+from .placement.pipelines import with_placed_pipelines
 from .scheduling.assemble import with_prediction
 from .scheduling.list_schedule import DispatchRules, ListScheduler, Priority, most_in_flight, rooms
 from .scheduling.lower_bound import lower_bound
 from .scheduling.problem import KINDS, Orders, Problem, alone, home_problem
+from .scheduling.solve import Effort
 from .shape import Shape, plan_without_orders, shape_options
 
 SPLIT_KINDS: tuple[Kind, ...] = ("F", "I", "W")  # of operation codes, whose jobs are the micro-batches here
@@ -25,17 +28,25 @@ def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
     Args:
         profile: the model's costs.
         shape: stages, pipelines, micro-batches, limits and delays.
-        schedule: GPipe, 1F1B or zero-bubble.
+        schedule: GPipe, 1F1B or zero-bubble; with several virtual stages a worker, 1F1B is the best order of full
+            backwards that is found, such as interleaved 1F1B on a loop, and zero-bubble that of I and W apart.
 
     Returns:
         A checked plan with its prediction.
 
     Raises:
-        InfeasibleError: a memory limit admits no schedule of this kind.
-        InvalidInputError: a link or limit that the shape does not have.
+        InfeasibleError: a memory limit admits no schedule of this kind, or there are too few layers.
+        InvalidInputError: a link or limit that the shape does not have, or a schedule that is not for its placement.
     """
     planner = Planner("pipeline", __version__, {"schedule": schedule, **shape_options(profile, shape)})
-    return with_prediction(scheduled(plan_without_orders(profile, shape, planner), schedule))
+    if shape.columns is None:
+        return with_prediction(scheduled(plan_without_orders(profile, shape, planner), schedule))
+    if schedule == "gpipe":
+        raise InvalidInputError(
+            "GPipe has one stage a worker", where="--schedule", fix="take 1f1b or zero-bubble, or --placement plain"
+        )
+    empty = plan_without_orders(profile, shape, planner)
+    return with_placed_pipelines(empty, split=schedule == "zero-bubble", effort=Effort("heuristic"))
 
 
 def scheduled(plan: Plan, schedule: Schedule) -> Plan:
@@ -61,16 +72,22 @@ def scheduled(plan: Plan, schedule: Schedule) -> Plan:
 
 
 def plan_from_orders(
-    profile: Profile, orders: Sequence[Sequence[Token]], shape: Shape, planner: str, source: str
+    profile: Profile,
+    orders: Sequence[Sequence[Operation]],
+    shape: Shape,
+    planner: str,
+    source: str,
+    placement: Placement | None = None,
 ) -> Plan:
     """Make a plan of orders that come from elsewhere, the same in every pipeline.
 
     Args:
         profile: the model's costs.
-        orders: the order of each stage.
-        shape: stages (as many as orders), pipelines, micro-batches, limits and delays.
+        orders: the order of each column, as pipeline 0 has it.
+        shape: columns (as many as orders), pipelines, micro-batches, limits and delays.
         planner: who made the orders, for the plan to name.
         source: where they came from, for errors.
+        placement: the virtual stages of each column; None: that of the shape.
 
     Returns:
         A checked plan with its prediction.
@@ -80,12 +97,19 @@ def plan_from_orders(
         InfeasibleError: the profile cannot be cut into that many stages.
     """
     made_by = Planner(planner, __version__, shape_options(profile, shape))
-    plan = _with_orders(plan_without_orders(profile, shape, made_by), [orders] * shape.dp)
+    empty = plan_without_orders(profile, shape, made_by, placement)
+    plan = replace(empty, workers=tuple(_with_order(worker, orders[worker.stage]) for worker in empty.workers))
     problems = check_plan(plan)
     if problems:
-        fix = "correct the orders; worker k/i runs that of stage i, and operations are counted from 0"
+        fix = "correct the orders; worker k/i runs that of column i, and operations are counted from 0"
         raise InvalidInputError(in_brief(problems), where=source, fix=fix)
-    return with_prediction(plan)
+    return with_prediction(plan, bound_of(plan) if plan.is_placed else 0.0)
+
+
+def _with_order(worker: Worker, order: Sequence[Operation]) -> Worker:
+    """A worker with the order of its column, of its own micro-batches."""
+    own = (one._replace(pipeline=worker.pipeline) for one in order)
+    return replace(worker, order=print_order(own, worker.pipeline))
 
 
 def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Plan:

@@ -76,6 +76,7 @@ def _at(option: str, *commands: str) -> dict[str, str]:
 
 
 _PIPELINES = ("plan pipeline", "plan adaptra", "plan joint", "plan topology")
+_PLACED = ("plan pipeline", "plan adaptra", "plan slipstream")
 _PLANS = (*_PIPELINES, "plan slipstream")
 _SITES = ("plan pipeline", "plan adaptra", "plan joint", "plan slipstream", "plan templates", "simulate")
 _LED = ("run", "coordinate")
@@ -120,6 +121,10 @@ KEYS = (
     JobKey("shape", "tensor_parallel", _COUNT, "1", "GPUs of a worker.", _at("--tensor-parallel", "replay")),
     JobKey("shape", "schedule", _TEXT, '"1f1b"', "The order of operations: gpipe, 1f1b or zero-bubble.",
            _at("--schedule", "plan pipeline", "plan topology", "replay")),
+    JobKey("shape", "placement", _TEXT, '"plain"', "Stages a worker: plain (one), loop, v, or the best, as in best:4.",
+           _at("--placement", *_PLACED)),
+    JobKey("shape", "chunks", _COUNT, "2", "Virtual stages of each worker, for loop and v.",
+           _at("--chunks", *_PLACED)),
     JobKey("shape", "plan", _TEXT, '"plan.json"', "The plan: `rtk plan` writes it; it is simulated and run.",
            {**_at("--output", *_PIPELINES, "plan oobleck"), **_at("PLAN", *_STORIES)}, is_path=True),
     JobKey("policy", "policy", _TEXT, '"joint"', "What follows on a failure: joint, slipstream or oobleck.",

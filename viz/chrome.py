@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..schemas.columns import TimelineColumns, columns_of, worker_place
-from ..schemas.orders import KINDS
+from ..schemas.orders import KINDS, NONE
 from .facts import Labelled, curves_of, workers_of
 from .style import LOOKS
 
@@ -84,18 +84,21 @@ def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
     own_of = [worker_place(name)[0] for name in shown.names]
     for part in np.array_split(np.arange(len(shown)), len(shown) // PIECE + 1):
         suffix = np.zeros(len(shown), dtype=np.int64) if shown.suffix is None else shown.suffix
-        fields = (shown.worker, shown.kind, shown.pipeline, shown.microbatch, shown.iteration, suffix)
+        named = np.full(len(shown), NONE) if shown.stage is None else shown.stage
+        fields = (shown.worker, shown.kind, shown.pipeline, shown.microbatch, shown.iteration, suffix, named)
         times_us = (shown.start_s[part] * 1e6).tolist(), ((shown.end_s[part] - shown.start_s[part]) * 1e6).tolist()
         rows = zip(*(one[part].tolist() for one in fields), *times_us, strict=True)
-        for worker, kind, pipeline, microbatch, iteration, suffix_place, start_us, takes_us in rows:
+        for worker, kind, pipeline, microbatch, iteration, suffix_place, stage, start_us, takes_us in rows:
             tid = COMPUTE
             if kind < len(KINDS):
                 letter = KINDS[kind]
                 cat = LOOKS[letter].words
                 rerouted = pipeline != own_of[worker]
                 number = f"{pipeline}.{microbatch}" if rerouted else str(microbatch)
-                name = f'"{letter}{number}{shown.suffixes[suffix_place]}"'
+                prefix = "" if stage == NONE else str(stage)
+                name = f'"{prefix}{letter}{number}{shown.suffixes[suffix_place]}"'
                 said = f',"microbatch":"{pipeline}.{microbatch}","rerouted":{"true" if rerouted else "false"}'
+                said += f',"stage":{stage}' if prefix else ""
             else:
                 op, said = shown.others[kind - len(KINDS)], ""
                 name = _text(op)
@@ -128,7 +131,7 @@ def _messages(shown: TimelineColumns) -> "tuple[np.ndarray[Any, Any], np.ndarray
     """The spans that wait for a message, and for each the one that sends it; of what was done twice the last one."""
     rows = np.flatnonzero(shown.is_computed & (shown.kind != KINDS.index("W")))
     is_forward = shown.kind[rows] == KINDS.index("F")
-    stage = shown.places[shown.worker[rows], 1]
+    stage = shown.virtual_stage[rows]
     # One number for direction, iteration, micro-batch and stage, with a free place beside the outermost stages.
     key = is_forward.astype(np.int64)
     for column in (shown.iteration, shown.pipeline, shown.microbatch):
@@ -143,7 +146,9 @@ def _messages(shown: TimelineColumns) -> "tuple[np.ndarray[Any, Any], np.ndarray
     from_key = keys[order] + np.where(is_forward[first[order]], -1, 1)
     at = np.searchsorted(keys, from_key).clip(max=max(len(keys) - 1, 0))
     found = keys[at] == from_key if len(keys) else np.zeros(0, dtype=bool)
-    return rows[last[order][found]], rows[last[at[found]]]
+    receiver, sender = rows[last[order][found]], rows[last[at[found]]]
+    passed = shown.worker[receiver] != shown.worker[sender]  # what a worker hands to itself is no message
+    return receiver[passed], sender[passed]
 
 
 def _instants(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[Record]:

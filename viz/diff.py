@@ -11,11 +11,13 @@ from typing import Any
 
 from ..schemas.documents import pointer
 from ..schemas.orders import Operation, print_operation
-from ..schemas.plan import Link, Pipeline, Plan, Stage, Template, Worker
+from ..schemas.placement import placement_words
+from ..schemas.plan import Layers, Link, Pipeline, Plan, Template, Worker
 from ..schemas.quantities import print_bytes, print_change, print_number, print_percent, print_rate, print_time
 from ..schemas.text import joined, listed
 
 Microbatch = tuple[int, int]
+Cell = tuple[int, int, int | None]  # a micro-batch, at a virtual stage where operations name theirs
 
 NO_DIFFERENCE = "no difference"
 MOST_LISTED = 8  # entries of an option that is a list, and options that only one plan has
@@ -32,7 +34,7 @@ _STAGE_WORDS = {
     "forward_s": "forward time",
     "backward_input_s": "backward time for inputs",
     "backward_weight_s": "backward time for weights",
-    "backward_s": "time of a full backward",
+    "backward_s": "full backward time",
     "optimizer_s": "optimizer time",
     "allreduce_s": "all-reduce time",
     "activation_bytes": "activations of a micro-batch",
@@ -55,8 +57,8 @@ class Difference:
 
     Args:
         path: a JSON pointer to the place, in the second plan where it has the place, else in the first.
-        kind: the part of the plan: prediction, planner, inputs, optimizer, template, pipeline, worker, re-routing
-            or order.
+        kind: the part of the plan: placement, prediction, planner, inputs, optimizer, template, pipeline, worker,
+            re-routing or order.
         before: the first plan's value, as JSON; None where it has none.
         after: the second plan's.
         words: the difference as a sentence.
@@ -123,7 +125,7 @@ def _are_numbers(*values: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """The differences of two plans, what they promise first."""
+    """The differences of two plans: another placement first, then what they promise."""
 
     changes: tuple[Difference, ...]
 
@@ -144,6 +146,7 @@ def diff_plans(a: Plan, b: Plan) -> PlanDiff:
     """
     return PlanDiff(
         (
+            *placement_changes(a, b),
             *prediction_changes(a, b),
             *planner_changes(a, b),
             *changed("/optimizer", "optimizer", "optimizer", a.optimizer, b.optimizer),
@@ -255,6 +258,38 @@ def _short(digest: str | None) -> str | None:
     return digest and (digest if len(digest) <= 12 else digest[:12] + "…")
 
 
+def placement_changes(a: Plan, b: Plan) -> Iterator[Difference]:
+    """Other placements of pipelines, those that change alike together, and which virtual stages moved."""
+    if not (a.is_placed or b.is_placed):
+        return
+    pairs: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for k in range(min(len(a.pipelines), len(b.pipelines))):
+        if _is_placed_anew(a, b, k):
+            pairs[a.pipelines[k].template, b.pipelines[k].template].append(k)
+    for pipelines in pairs.values():
+        old, new = (plan.template_of(pipelines[0]) for plan in (a, b))
+        where = "" if len(pipelines) == len(b.pipelines) else f" of pipeline {listed(map(str, pipelines))}"
+        words = f"placement{where}: {placement_words(old.columns)} → {placement_words(new.columns)}"
+        path = f"/templates/{b.templates.index(new)}/placement"
+        yield Difference(path, "placement", _columns(old), _columns(new), words)
+        moved = [stage for stage in range(len(new.stages)) if len(old.stages) == len(new.stages)]
+        moved = [stage for stage in moved if old.column_of[stage] != new.column_of[stage]]
+        for stage in moved if len(moved) <= MOST_MOVED else ():
+            columns = old.column_of[stage], new.column_of[stage]
+            words = f"virtual stage {stage}{where} moved from column {columns[0]} to column {columns[1]}"
+            yield Difference(f"{path}/{columns[1]}", "placement", *columns, words)
+
+
+def _is_placed_anew(a: Plan, b: Plan, pipeline: int) -> bool:
+    """Whether a pipeline of both plans has another placement in the second one."""
+    old, new = a.template_of(pipeline), b.template_of(pipeline)
+    return (old.placement is not None or new.placement is not None) and old.columns != new.columns
+
+
+def _columns(template: Template) -> list[list[int]]:
+    return [list(held) for held in template.columns]
+
+
 def prediction_changes(a: Plan, b: Plan) -> Iterator[Difference]:
     """What the plans promise."""
     if a.prediction is None or b.prediction is None:
@@ -321,29 +356,38 @@ def template_changes(a: Plan, b: Plan) -> Iterator[Difference]:
 
 
 def _template(a: Template, b: Template, path: str) -> Iterator[Difference]:
+    placed = a.placement is not None or b.placement is not None
+    for column in range(min(len(a.columns), len(b.columns)) if placed else 0):
+        words = f"memory limit of column {column} of template {b.name}"
+        place = f"{path}/memory_limits_bytes/{column}"
+        yield from changed(place, "template", words, a.limit_bytes(column), b.limit_bytes(column))
     if len(a.stages) != len(b.stages):
         words = f"template {b.name} has {len(b.stages)} stages instead of {len(a.stages)}"
         yield Difference(f"{path}/stages", "template", len(a.stages), len(b.stages), words)
         return  # stage i of the one is no stage i of the other
     for index, (before, after) in enumerate(zip(a.stages, b.stages, strict=True)):
         place, name = f"{path}/stages/{index}", f"stage {index} of template {b.name}"
-        yield from _layers(before, after, f"{place}/layers", "template", name)
+        yield from _layers((before.layers,), (after.layers,), f"{place}/layers", "template", name)
         for field, what in _STAGE_WORDS.items():
             values = getattr(before, field), getattr(after, field)
-            yield from changed(f"{place}/{field}", "template", f"{what} of {name}", *values)
+            if field != "memory_limit_bytes" or not placed:
+                yield from changed(f"{place}/{field}", "template", f"{what} of {name}", *values)
     yield from _links(a.links, b.links, f"{path}/links", "template", f"template {b.name}")
 
 
-def _layers(a: Stage, b: Stage, path: str, kind: str, name: str) -> Iterator[Difference]:
-    if a.layers != b.layers:
-        words = f"{name} holds {print_layers(b)} instead of {print_layers(a)}"
-        yield Difference(path, kind, list(a.layers), list(b.layers), words)
+def _layers(a: Sequence[Layers], b: Sequence[Layers], path: str, kind: str, name: str) -> Iterator[Difference]:
+    if tuple(a) != tuple(b):
+        words = f"{name} holds {print_layers(*b)} instead of {print_layers(*a)}"
+        before, after = (list(held[0]) if len(held) == 1 else [list(one) for one in held] for held in (a, b))
+        yield Difference(path, kind, before, after, words)
 
 
-def print_layers(stage: Stage) -> str:
-    """The layers of a stage in words."""
-    first, last = stage.layers[0], stage.layers[1] - 1
-    return f"layer {first}" if first == last else f"layers {first}–{last}"  # noqa: RUF001
+def print_layers(*ranges: Layers) -> str:
+    """Layers, [first, stop) of each range, in words."""
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1] - 1:
+        return f"layer {ranges[0][0]}"
+    named = [f"{first}" if first == stop - 1 else f"{first}–{stop - 1}" for first, stop in ranges]  # noqa: RUF001
+    return f"layers {joined(named)}"
 
 
 def _links(a: Sequence[Link], b: Sequence[Link], path: str, kind: str, name: str) -> Iterator[Difference]:
@@ -398,16 +442,23 @@ def worker_changes(a: Plan, b: Plan) -> Iterator[Difference]:
         yield from changed(f"{path}/slowdown", "worker", f"slowdown of {name}", *slow)
         # Of one template with other stages the template's own changes tell.
         if a.pipelines[before.pipeline].template != b.pipelines[after.pipeline].template:
-            yield from _layers(a.stage_of(before), b.stage_of(after), path, "worker", name)
+            yield from _layers(a.layers_of(before), b.layers_of(after), path, "worker", name)
 
 
 def reroutings(a: Plan, b: Plan) -> Iterator[Difference]:
-    """Micro-batches that another worker executes, grouped by the stage and the worker they moved from."""
+    """Micro-batches that another worker executes, grouped by the stage and the worker they moved from.
+
+    Of pipelines with another placement than before nothing is said: there stages are elsewhere.
+    """
     before, after = _executors(a), _executors(b)
     index_of = {worker.name: index for index, worker in enumerate(b.workers)}
     moved: dict[tuple[int, str, int], dict[Microbatch, str]] = defaultdict(dict)
+    common = range(min(len(a.pipelines), len(b.pipelines)))
+    anew = {k for k in common if _is_placed_anew(a, b, k)}
     for (stage, *place), executor in sorted(after.items()):
         microbatch = (place[0], place[1])
+        if place[0] in anew:
+            continue
         origin = before.get((stage, *microbatch), executor)
         if origin != executor:
             moved[stage, origin, microbatch[0]][microbatch] = executor
@@ -430,7 +481,8 @@ def reroutings(a: Plan, b: Plan) -> Iterator[Difference]:
 def order_changes(a: Plan, b: Plan) -> Iterator[Difference]:
     """Orders that differ, of workers alive in both plans that hold the same layers; others do not compare."""
     for index, before, after in _workers_of_both(a, b):
-        if before.failed or after.failed or a.stage_of(before).layers != b.stage_of(after).layers:
+        held = ([stage.layers for stage in plan.stages_of(worker)] for plan, worker in ((a, before), (b, after)))
+        if before.failed or after.failed or next(held) != next(held):
             continue
         old, new = before.operations(), after.operations()
         if old != new:
@@ -468,7 +520,7 @@ def _workers_of_both(a: Plan, b: Plan) -> Iterator[tuple[int, Worker, Worker]]:
 def _executors(plan: Plan) -> dict[tuple[int, int, int], str]:
     """Who executes micro-batch k.j at a stage: (stage, k, j) to the worker's name."""
     return {
-        (worker.stage, operation.pipeline, operation.microbatch): worker.name
+        (plan.virtual_stage(worker, operation), operation.pipeline, operation.microbatch): worker.name
         for worker in plan.workers
         for operation in worker.operations()
     }
@@ -494,22 +546,22 @@ def _extent(old: Sequence[Operation], new: Sequence[Operation]) -> str:
     return ", ".join(f"{count} {words}" for count, words in counts if count) or "operations are repeated"
 
 
-def _splits(old: Sequence[Operation], new: Sequence[Operation]) -> set[Microbatch]:
-    """Micro-batches whose backward pass is a B in the first order, and an I and a W in the second."""
+def _splits(old: Sequence[Operation], new: Sequence[Operation]) -> set[Cell]:
+    """Micro-batches at virtual stages whose backward pass is a B in the first order, and an I and a W in the second."""
 
-    def of(order: Sequence[Operation], kind: str) -> set[Microbatch]:
-        return {(operation.pipeline, operation.microbatch) for operation in order if operation.kind == kind}
+    def of(order: Sequence[Operation], kind: str) -> set[Cell]:
+        return {operation[1:] for operation in order if operation.kind == kind}
 
     return of(old, "B") & of(new, "I") & of(new, "W")
 
 
-def _as_inputs(order: Sequence[Operation], whole: set[Microbatch], parts: set[Microbatch]) -> tuple[Operation, ...]:
+def _as_inputs(order: Sequence[Operation], whole: set[Cell], parts: set[Cell]) -> tuple[Operation, ...]:
     """The order with each B of `whole` read as an I, and without the W's of `parts`: so that both forms compare."""
     read = []
     for operation in order:
-        microbatch = (operation.pipeline, operation.microbatch)
-        if operation.kind == "W" and microbatch in parts:
+        cell = operation[1:]
+        if operation.kind == "W" and cell in parts:
             continue
-        is_whole = operation.kind == "B" and microbatch in whole
+        is_whole = operation.kind == "B" and cell in whole
         read.append(operation._replace(kind="I") if is_whole else operation)
     return tuple(read)

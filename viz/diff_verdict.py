@@ -84,6 +84,7 @@ def _is_small(change: Difference, tolerance: float) -> bool:
 
 
 def _parts(a: Plan, b: Plan, diff: PlanDiff) -> Iterator[str]:
+    yield from (one.words for one in diff.changes if one.kind == "placement" and one.path.endswith("/placement"))
     slower = _grown("slower", a, b)
     yield _worse("slower", slower) if slower else "as fast" if slower == 0 else "no prediction to compare"
     if len(a.workers) != len(b.workers):
@@ -94,9 +95,20 @@ def _parts(a: Plan, b: Plan, diff: PlanDiff) -> Iterator[str]:
         yield f"{counted(failed, 'worker')} failed, {len(states) - failed} are back"
     else:
         yield from (one.words for one in states)
-    if moved := sum(len(share) for one in diff.changes if one.kind == "re-routing" for share in one.after.values()):
-        yield f"{counted(moved, 'micro-batch', 'es')} re-routed"
+    if moved := _moved(diff.changes):
+        yield f"{counted(len(moved), 'micro-batch', 'es')} re-routed"
     yield from _memory(diff.changes)
+
+
+def _moved(changes: Sequence[Difference]) -> set[tuple[str, str]]:
+    """The re-routed micro-batches of each worker, once though several of its virtual stages are."""
+    return {
+        (one.before, microbatch)
+        for one in changes
+        if one.kind == "re-routing"
+        for share in one.after.values()
+        for microbatch in share
+    }
 
 
 def _memory(changes: Sequence[Difference]) -> Iterator[str]:

@@ -169,17 +169,22 @@ def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
         each was true for a moment, so the largest value of all is the worker's peak.
     """
     numbers = {name: number for number, name in enumerate(columns.names)}
-    sizes: dict[str, list[WorkerMemory]] = {}
-    for memory in columns.workers:
-        sizes.setdefault(memory.worker, []).append(memory)
     resumed_s = resumed_at_s(columns)
     lost = lost_of(columns) if resumed_s else np.zeros(len(columns), dtype=bool)
     order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
     rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
-    for worker, seats in sizes.items():
+    for worker, seats in sizes_of(columns).items():
         if any(memory.activation_bytes > 0 for memory in seats):
             own = rows[numbers[worker]] if worker in numbers else order[:0]
             yield worker, _steps(columns, own, seats, lost, resumed_s)
+
+
+def sizes_of(columns: TimelineColumns) -> dict[str, list[WorkerMemory]]:
+    """What each worker holds for a micro-batch: of a plan with a placement, for each of its virtual stages."""
+    found: dict[str, list[WorkerMemory]] = {}
+    for memory in columns.workers:
+        found.setdefault(memory.worker, []).append(memory)
+    return found
 
 
 def peak_bytes(points: Points) -> float:
@@ -379,8 +384,9 @@ def title_of(timelines: Sequence[LabelledColumns]) -> str:
     known = [columns for _, columns in timelines]
     models = dict.fromkeys(one.model for one in known if one.model)
     schedules = dict.fromkeys(_SCHEDULES.get(one.schedule, one.schedule) for one in known if one.schedule)
-    shapes = dict.fromkeys(_shape_of(one) for one in known)
-    placements = dict.fromkeys(placement_of(one) for one in known) if any(one.seats for one in known) else ()
+    placed = any(one.seats for one in known)
+    shapes = dict.fromkeys(_shape_of(one, "worker" if placed else "stage") for one in known)
+    placements = dict.fromkeys(placement_of(one) for one in known) if placed else ()
     parts = [" and ".join(filter(None, some)) for some in (models, schedules, shapes, placements)]
     return " · ".join(filter(None, parts)) or "no operations"
 
@@ -420,8 +426,8 @@ def chunks_of(timelines: Sequence[TimelineColumns]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _shape_of(columns: TimelineColumns) -> str:
-    """How many pipelines of how many stages there are, and how many micro-batches an iteration has."""
+def _shape_of(columns: TimelineColumns, noun: str) -> str:
+    """How many pipelines of how many stages, or workers, there are, and how many micro-batches an iteration has."""
     if not len(columns):
         return ""
     places = [worker_place(worker) for worker in {*workers_of([columns]), *columns.layers}]
@@ -430,7 +436,7 @@ def _shape_of(columns: TimelineColumns) -> str:
     numbers = columns.microbatch[computed]
     owned = np.unique(columns.pipeline[computed] * (numbers.max(initial=0) + 1) + numbers)
     _, microbatches = np.unique(owned // (numbers.max(initial=0) + 1), return_counts=True)
-    shape = f"{counted(len(pipelines), 'pipeline')} of {_from_to(stages, 'worker' if columns.seats else 'stage')}"
+    shape = f"{counted(len(pipelines), 'pipeline')} of {_from_to(stages, noun)}"
     if not len(microbatches):
         return shape
     return f"{shape} · {_from_to(microbatches, 'micro-batch', 'es')}{' each' if len(pipelines) > 1 else ''}"

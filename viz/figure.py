@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure, Scatter
 
 from ..schemas.quantities import print_bytes, print_time
 from .facts import Labelled, Mark
-from .gantt import GUIDE
+from .gantt import GUIDE, TINT
 from .scene import Bar, Curve, Row, Scene, lay_out, operation_of, place_words, print_peaks
 from .style import (
     AGAIN_FRAME,
@@ -49,7 +49,8 @@ def plotly_html(timelines: Sequence[Labelled], title: str) -> str:
         div_id="rtk-gantt",
         config={"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]},
     )
-    return page(scene.title, scene.facts, chart, [one for one in GUIDE if one[0] not in OWN])
+    guide = [*GUIDE, TINT] if scene.chunks else GUIDE
+    return page(scene.title, scene.facts, chart, [one for one in guide if one[0] not in OWN])
 
 
 def figure_of(timelines: Sequence[Labelled], title: str = "") -> Figure:

@@ -38,6 +38,11 @@ GUIDE = (
      "passes; 0/1 a worker."),
 )  # fmt: skip
 
+TINT = (
+    "Tint", "worker k/i holds several virtual stages (chunks), whose numbers the legend says: the later its stage, the "
+    "paler a bar. 5F1.3 finds the forward pass of micro-batch 1.3 through virtual stage 5.",
+)  # fmt: skip
+
 _TOOLS = """<div id="tools"><div class="bar" role="toolbar" aria-label="view">
 <button id="out" aria-label="zoom out">&minus;</button><button id="in" aria-label="zoom in">+</button>
 <button id="all">all</button><button id="fit" title="all rows in the window">fit rows</button>
@@ -62,7 +67,8 @@ def gantt_html(timelines: Sequence[Labelled], title: str) -> str:
     drawn = [(label, columns_of(timeline)) for label, timeline in timelines]
     said = [*facts_of_all(drawn), layers_of(drawn)]
     facts = "".join(f'<p class="facts">{escape(fact)}</p>' for fact in said if fact)
-    guide = "".join(f"<dt>{word}</dt><dd>{text}</dd>" for word, text in GUIDE)
+    entries = [*GUIDE, TINT] if any(columns.seats for _, columns in drawn) else GUIDE
+    guide = "".join(f"<dt>{word}</dt><dd>{text}</dd>" for word, text in entries)
     packed = b64encode(pack(drawn)).decode()
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>\n'

@@ -5,7 +5,7 @@ columns of all spans one after the other. Columns of numbers are split in four p
 several times as well as the numbers themselves. Rows stand in the header's order, each with its spans by start:
 
     kind        1 byte: the place in the header's `kinds`
-    flags       1 byte: REROUTED, LOST, AGAIN, PART, FED
+    flags       1 byte: REROUTED, LOST, AGAIN, PART, FED, STAGED
     microbatch  4 planes: the difference from the one before of this kind in the row
     gap         4 planes: from the end of the span before in the row to its start, in ticks; it may be negative
     takes       4 planes: from start to end, in ticks
@@ -13,6 +13,7 @@ several times as well as the numbers themselves. Rows stand in the header's orde
     pipeline    4 planes, of the re-routed spans only: that of the micro-batch
     suffix      4 planes, of the spans with PART only: the place in the header's `suffixes` of what stands behind the
                 token, such as `:4-6` for some layers only
+    chunk       4 planes, of the spans with STAGED only: the place of the virtual stage among its row's `seats`
 
 A tick is the header's `tick_s`. Pipelines that are alike, all their times included, stand there once.
 """
@@ -28,18 +29,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..schemas.columns import TimelineColumns, worker_place
-from ..schemas.orders import KINDS
+from ..schemas.orders import KINDS, NONE
 from ..schemas.quantities import print_time
-from .facts import LabelledColumns, absences, lost_of, marks_of, resumed_at_s
+from .facts import LabelledColumns, absences, chunks_of, lost_of, marks_of, resumed_at_s, sizes_of
 from .scene import Gap, Row, rows_of
-from .style import LOOKS, legend_of
+from .style import LOOKS, legend_of, tint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
 
-REROUTED, LOST, AGAIN, PART, FED = 1, 2, 4, 8, 16
+REROUTED, LOST, AGAIN, PART, FED, STAGED = 1, 2, 4, 8, 16, 32
 MOST_TICKS = 2_000_000_000  # so that a time has 32 bits
 LEVEL = 7
 
@@ -72,7 +73,7 @@ def pack(timelines: Sequence[LabelledColumns]) -> bytes:
         _PackedTimeline(columns, _kinds(columns, names), _flags(columns), _suffix(columns, suffixes))
         for _, columns in drawn
     ]
-    marks = marks_of(drawn)
+    marks, chunks = marks_of(drawn), chunks_of([columns for _, columns in drawn])
     ends_s = [float(columns.end_s.max(initial=0.0)) for _, columns in drawn]
     end_s = max((*ends_s, *(mark.time_s for mark in marks)), default=0.0)
     tick_s = tick_of(end_s)
@@ -85,7 +86,8 @@ def pack(timelines: Sequence[LabelledColumns]) -> bytes:
         "spans": sum(len(track.spans) for track in tracks),
         "labels": [label for label, _ in drawn],
         "suffixes": suffixes,
-        "kinds": [_look(name) for name in (*KINDS, *names)],
+        "chunks": chunks,
+        "kinds": [_look(name, len(chunks)) for name in (*KINDS, *names)],
         "groups": [{"pipelines": pipelines, "rows": [track.said for track in own]} for pipelines, own in groups],
         "marks": [{"time_s": mark.time_s, "event": mark.is_event, "words": list(mark.said), "short": mark.short}
                   for mark in marks],
@@ -99,11 +101,12 @@ def tick_of(end_s: float) -> float:
     return float(10.0 ** max(math.ceil(math.log10(end_s / MOST_TICKS)), -9)) if end_s > 0 else 1e-9
 
 
-def _look(name: str) -> dict[str, Any]:
+def _look(name: str, chunks: int) -> dict[str, Any]:
     known = name if name in LOOKS else "other"
     look = LOOKS[known]
     legend = legend_of(known) if name in LOOKS else name
-    return {"name": name, "words": look.words, "legend": legend, "colour": look.colour, "height": look.height}
+    colours = [tint(look.colour, chunk, chunks) for chunk in range(max(chunks, 1) if name in KINDS else 1)]
+    return {"name": name, "words": look.words, "legend": legend, "colours": colours, "height": look.height}
 
 
 def _kinds(columns: TimelineColumns, names: list[str]) -> "Ints":
@@ -124,6 +127,7 @@ def _suffix(columns: TimelineColumns, suffixes: list[str]) -> "Ints":
 def _flags(columns: TimelineColumns) -> "Ints":
     flags: Ints = REROUTED * columns.is_rerouted + LOST * lost_of(columns) + AGAIN * columns.is_again
     flags += 0 if columns.suffix is None else PART * (columns.suffix > 0)
+    flags += 0 if columns.stage is None else STAGED * (columns.stage != NONE)
     return flags if columns.is_fed is None else flags + FED * columns.is_fed
 
 
@@ -134,7 +138,7 @@ def _tracks(drawn: Sequence[LabelledColumns]) -> Iterator[_Track]:
         order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
         rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
         places.append(dict(zip(columns.names, rows, strict=False)))
-    sizes = [{memory.worker: memory for memory in columns.workers} for _, columns in drawn]
+    sizes = [sizes_of(columns) for _, columns in drawn]
     gone = [_by_worker(columns) for _, columns in drawn]
     drops = [  # when epochs drop what is under way, and whether only what they do not go on with
         [[event.time_s, event.time_s in resumed_s] for event in columns.events if event.kind == "epoch"]
@@ -147,9 +151,13 @@ def _tracks(drawn: Sequence[LabelledColumns]) -> Iterator[_Track]:
         said: dict[str, Any] = {"stage": worker_place(row.worker)[1], "timeline": row.timeline, "end_s": row.end_s}
         spans = places[row.timeline].get(row.worker, nothing)
         said |= {"spans": len(spans)} | ({"note": row.note} if row.note else {})
-        memory = sizes[row.timeline].get(row.worker)
-        if memory is not None and memory.activation_bytes > 0:
-            said["memory"] = [memory.activation_bytes, memory.weight_stash_bytes, memory.memory_limit_bytes]
+        memory = sizes[row.timeline].get(row.worker, [])
+        if any(one.activation_bytes > 0 for one in memory):
+            of_stage = {one.stage: [one.activation_bytes, one.weight_stash_bytes] for one in memory}
+            each = [of_stage.get(stage, [0.0, 0.0]) for stage in columns.seats.get(row.worker, of_stage)]
+            said["memory"] = {"sizes": each, "limit": memory[0].memory_limit_bytes}
+        if row.worker in columns.seats:
+            said["seats"] = columns.seats[row.worker]
         if row.worker in columns.layers:
             said["layers"] = columns.layers[row.worker]
         gaps = [Gap(row, one.start_s, one.end_s, one.words) for one in gone[row.timeline].get(row.worker, ())]
@@ -181,7 +189,8 @@ def _groups(parts: list[_PackedTimeline], tracks: list[_Track]) -> list[tuple[li
             columns, spans = part.columns, track.spans
             owner = np.where(part.flags[spans] & REROUTED, columns.pipeline[spans], -1)
             for column in (part.kind[spans], part.flags[spans], columns.microbatch[spans], columns.iteration[spans],
-                           columns.start_s[spans], columns.end_s[spans], owner, part.suffix[spans]):  # fmt: skip
+                           columns.start_s[spans], columns.end_s[spans], owner, part.suffix[spans],
+                           columns.chunk[spans]):  # fmt: skip
                 mark.update(column.tobytes())
         alike.setdefault(mark.digest(), ([], own))[0].append(pipeline)
     return list(alike.values())
@@ -213,6 +222,7 @@ def _planes(parts: list[_PackedTimeline], tracks: list[_Track], tick_s: float) -
     yield _split(joined("pipeline")[flags & REROUTED > 0])
     suffix = np.concatenate([parts[track.row.timeline].suffix[track.spans] for track in tracks])
     yield _split(suffix[flags & PART > 0])
+    yield _split(joined("chunk")[flags & STAGED > 0])
 
 
 def _differences(values: "Ints", group: "Ints") -> "Ints":

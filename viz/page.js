@@ -6,9 +6,9 @@ window.rtk.ready = (async () => {
   const view = element("view"), canvas = element("canvas"), spacer = element("spacer"), tip = element("tip");
   const pen = canvas.getContext("2d");
   const data = await unpack(element("data").textContent.trim());
-  const { head, tracks, kind, flags, microbatch, pipeline, suffix, iteration, start, end, latest } = data;
-  const tick = head.tick_s, kinds = head.kinds, several = head.labels.length > 1;
-  const REROUTED = 1, LOST = 2, AGAIN = 4, PART = 8, FED = 16, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
+  const { head, tracks, kind, flags, microbatch, pipeline, suffix, chunk, iteration, start, end, latest } = data;
+  const tick = head.tick_s, kinds = head.kinds, tints = Math.max(head.chunks.length, 1), several = head.labels.length > 1;
+  const REROUTED = 1, LOST = 2, AGAIN = 4, PART = 8, FED = 16, STAGED = 32, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
   const AXIS = 30, MARK_LINE = 15, MARK_LINES = 3, BAND = 34, HEAD = 22, SNAP = 3, PAD = 10;
   const fullEnd = head.end_s || 1;
   const state = {
@@ -44,6 +44,8 @@ window.rtk.ready = (async () => {
       return found;
     };
     const rerouted = flagged(1), owners = numbers(rerouted.length), parts = flagged(8), suffixes = numbers(parts.length);
+    const staged = flagged(32), places = numbers(staged.length), chunk = new Uint8Array(n);
+    staged.forEach((i, at) => (chunk[i] = places[at]));
     const pipeline = new Map(rerouted.map((i, at) => [i, owners[at]]));
     const suffix = new Map(parts.map((i, at) => [i, head.suffixes[suffixes[at]]]));
     const latest = new Int32Array(n);  // the last end of all spans of the row up to this one
@@ -65,7 +67,7 @@ window.rtk.ready = (async () => {
         tracks.push(track);
       }
     }
-    return { head, tracks, kind, flags, microbatch, pipeline, suffix, iteration, start, end, latest };
+    return { head, tracks, kind, flags, microbatch, pipeline, suffix, chunk, iteration, start, end, latest };
   }
 
   // ---- words
@@ -99,6 +101,7 @@ window.rtk.ready = (async () => {
     }
     return parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}` : parts[0];
   }
+  const layersOf = (held) => `layers ${held.map(([first, stop]) => `${first} to ${stop - 1}`).join(" and ")}`;
   const isComputed = (i) => kind[i] < 4;
   const ownerOf = (i, own) => (flags[i] & REROUTED ? pipeline.get(i) : own);
   function labelOf(i) {
@@ -106,18 +109,19 @@ window.rtk.ready = (async () => {
     const part = (suffix.get(i) || "").replace("~", "");
     return (flags[i] & REROUTED ? `${pipeline.get(i)}.${microbatch[i]}` : String(microbatch[i])) + part;
   }
-  const opOf = (i) => (isComputed(i) ? kinds[kind[i]].name + labelOf(i) + (flags[i] & AGAIN ? "~" : "") : kinds[kind[i]].name);
+  const stageOf = (i, row) => (row.seats ? row.seats[chunk[i]] : row.stage);
+  const opOf = (i, row) => (isComputed(i) ? (flags[i] & STAGED ? stageOf(i, row) : "") + kinds[kind[i]].name + labelOf(i) + (flags[i] & AGAIN ? "~" : "") : kinds[kind[i]].name);
   function tipOf(item, i) {
     let words = kinds[kind[i]].words;
     if (isComputed(i)) words += ` of micro-batch ${ownerOf(i, item.pipeline)}.${microbatch[i]}`;
     if (flags[i] & REROUTED) words += ", re-routed";
     if (flags[i] & AGAIN) words += ", again: for its message alone";
     if (flags[i] & FED) words += ", begins with a kept message, sent again";
-    const layers = item.row.layers;
+    const { layers, seats } = item.row, staged = flags[i] & STAGED, at = staged ? stageOf(i, item.row) : item.row.stage;
     return [
-      `${opOf(i)}  ${words}`,
-      `worker ${item.worker} (pipeline ${item.pipeline}, stage ${item.row.stage}${several ? `; ${head.labels[item.row.timeline]}` : ""})`,
-      ...(layers ? [`holds layers ${layers[0]} to ${layers[1] - 1}`] : []),
+      `${opOf(i, item.row)}  ${words}`,
+      `worker ${item.worker} (pipeline ${item.pipeline}, ${seats ? (staged ? `virtual stage ${at}` : `virtual stages ${ranges(seats)}`) : `stage ${at}`}${several ? `; ${head.labels[item.row.timeline]}` : ""})`,
+      ...(layers ? [staged ? layersOf([layers[chunk[i]]]) : `holds ${layersOf(layers)}`] : []),
       `start ${printTime(start[i] * tick)}`, `end ${printTime(end[i] * tick)}`,
       `takes ${printTime((end[i] - start[i]) * tick)}`,
       `iteration ${iteration[i]}${flags[i] & LOST ? ", in vain: done again later" : ""}`,
@@ -207,7 +211,7 @@ window.rtk.ready = (async () => {
     for (const item of items) if (item.type === "row") longest = Math.max(longest, pen.measureText(rowLabel(item)).width);
     left = Math.min(longest, 240) + 16;
     const band = items.find((item) => item.type === "band"), widest = "999.9 GiB";
-    const peaks = band && `peak ${Array(band.tracks.length).fill(widest).join(" / ")}${band.tracks[0].row.memory[2] === null ? "" : ` of ${widest}`}`;
+    const peaks = band && `peak ${Array(band.tracks.length).fill(widest).join(" / ")}${band.tracks[0].row.memory.limit === null ? "" : ` of ${widest}`}`;
     right = band ? 12 + pen.measureText(peaks).width : 24;
     width = view.clientWidth;
     const ratio = window.devicePixelRatio || 1;
@@ -256,8 +260,9 @@ window.rtk.ready = (async () => {
       theme[name] = style.getPropertyValue(`--${name}`).trim();
     }
     const idle = rgb(theme.idle);
-    const full = kinds.map((one) => rgb(one.colour));
-    // Of each kind: as it is, in vain, and both while something else is searched for.
+    const full = [];  // of each chunk all kinds
+    for (let n = 0; n < tints; n++) for (const { colours } of kinds) full.push(rgb(colours[Math.min(n, colours.length - 1)]));
+    // Of each of these: as it is, in vain, and both while something else is searched for.
     theme.colours = [...full, ...full.map((one) => mixed(one, idle, 0.35)), ...full.map((one) => mixed(one, idle, 0.22)), ...full.map((one) => mixed(one, idle, 0.1))];
     theme.css = theme.colours.map(css);
     theme.words = theme.colours.map(word);
@@ -429,7 +434,7 @@ window.rtk.ready = (async () => {
   }
 
   function drawBars(item, first, stop, y) {
-    const dim = state.query ? 2 * kinds.length : 0, scaleX = (width - left - right) / span(), from = state.from;
+    const shades = tints * kinds.length, dim = state.query ? 2 * shades : 0, scaleX = (width - left - right) / span(), from = state.from;
     const shiftX = left - from * scaleX, perTick = tick * scaleX, most = width - right;
     const words = [];
     let colour = -1;
@@ -441,7 +446,7 @@ window.rtk.ready = (async () => {
       a = Math.max(a, left);
       b = Math.min(b, most);
       const share = kinds[k].height, high = item.height * share, up = y + (item.height - high) / 2;
-      const wanted = k + (flags[i] & LOST ? kinds.length : 0) + dim;
+      const wanted = k + kinds.length * chunk[i] + (flags[i] & LOST ? shades : 0) + dim;
       if (wanted !== colour) pen.fillStyle = theme.css[(colour = wanted)];
       const length = b - a;
       pen.fillRect(a, up, length > 3 ? length - 0.6 : Math.max(length, 0.7), high);
@@ -474,12 +479,12 @@ window.rtk.ready = (async () => {
   // Where bars are thinner than a pixel each column shows the shares of its time, kind by kind, and what is idle on top.
   function drawDensity(item, first, stop, up, high, ratio) {
     const columns = Math.round((width - left - right) * ratio), lines = Math.max(Math.round(high * ratio), 1);
-    const shades = 2 * kinds.length, shares = new Float32Array(columns * shades), perTick = (columns / span()) * tick;
+    const shades = 2 * tints * kinds.length, shares = new Float32Array(columns * shades), perTick = (columns / span()) * tick;
     const shift = -(state.from / span()) * columns, dim = state.query ? shades : 0;
     for (let i = first; i < stop; i++) {
       const k = kind[i];
       if (state.hidden.has(k)) continue;
-      const shade = k + (flags[i] & LOST ? kinds.length : 0);
+      const shade = k + kinds.length * chunk[i] + (flags[i] & LOST ? shades / 2 : 0);
       const a = Math.max(shift + start[i] * perTick, 0), b = Math.min(shift + end[i] * perTick, columns);
       for (let c = Math.floor(a); c < b; c++) shares[c * shades + shade] += Math.min(b, c + 1) - Math.max(a, c);
     }
@@ -507,10 +512,10 @@ window.rtk.ready = (async () => {
 
   function drawFound(item, first, stop, y) {
     for (let i = first; i < stop; i++) {
-      if (state.hidden.has(kind[i]) || !isFound(i, item.pipeline)) continue;
+      if (state.hidden.has(kind[i]) || !isFound(i, item)) continue;
       const [x, length] = clipTime(start[i] * tick, end[i] * tick), wide = Math.max(length, 2);
       const high = item.height * kinds[kind[i]].height, up = y + (item.height - high) / 2;
-      pen.fillStyle = theme.css[kind[i]];
+      pen.fillStyle = theme.css[kind[i] + kinds.length * chunk[i]];
       pen.fillRect(x, up, wide, high);
       if (flags[i] & REROUTED) (pen.fillStyle = theme.hatch), pen.fillRect(x, up, wide, high);
       if (wide > 3 && high > 6) {
@@ -546,11 +551,11 @@ window.rtk.ready = (async () => {
   // A worker's memory as steps: F adds when it starts, I leaves the stash when it ends, W and B free the rest.
   function curveOf(track) {
     if (track.curve) return track.curve;
-    const [activation, stash] = track.row.memory, changes = [];
+    const { sizes: each } = track.row.memory, changes = [];
     for (const [time, resumed] of track.row.drops || []) changes.push([time / tick, resumed ? 1 : 0, -1]);
     const keyOf = (i) => {
-      const own = iteration[i] * 2 ** 31 + microbatch[i];
-      const key = flags[i] & REROUTED ? `${pipeline.get(i)} ${own}` : own;
+      const own = iteration[i] * 2 ** 31 + microbatch[i], origin = flags[i] & REROUTED ? pipeline.get(i) : "";
+      const key = origin === "" && !chunk[i] ? own : `${origin} ${own} ${chunk[i]}`;
       return flags[i] & AGAIN ? `${key}~` : key;
     };
     const inVain = new Set(), followed = new Set();
@@ -562,20 +567,19 @@ window.rtk.ready = (async () => {
     // What was run again for its message alone is freed at its end, where no I follows.
     for (let i = track.first; i < track.stop; i++) if (flags[i] & AGAIN && !followed.has(keyOf(i))) changes.push([end[i], i, 3]);
     changes.sort((a, b) => a[0] - b[0]);
-    const whole = new Set(), stashed = new Set(), times = [0], sizes = [0];
+    const whole = each.map(() => new Set()), stashed = each.map(() => new Set()), times = [0], sizes = [0];
     let peak = 0;
     for (const [time, i, what] of changes) {
       if (what < 0) {
         // An epoch that goes on in the midst of an iteration drops what is not gone on with.
-        for (const one of i ? inVain : [...whole, ...stashed]) whole.delete(one), stashed.delete(one);
+        for (const held of [...whole, ...stashed]) for (const one of i ? inVain : [...held]) held.delete(one);
       } else {
-        const key = keyOf(i);
-        const was = whole.delete(key);
-        stashed.delete(key);
-        if (what === 0) whole.add(key);
-        else if (what === 1 && was && !(flags[i] & AGAIN)) stashed.add(key);
+        const key = keyOf(i), here = whole[chunk[i]], left = stashed[chunk[i]], was = here.delete(key);
+        left.delete(key);
+        if (what === 0) here.add(key);
+        else if (what === 1 && was && !(flags[i] & AGAIN)) left.add(key);
       }
-      const size = whole.size * activation + stashed.size * stash;
+      const size = each.reduce((sum, [activation, stash], n) => sum + whole[n].size * activation + stashed[n].size * stash, 0);
       peak = Math.max(peak, size);
       times.push(time * tick);
       sizes.push(size);
@@ -585,14 +589,14 @@ window.rtk.ready = (async () => {
   function memoryScale() {
     if (scale === null) {
       scale = 0;
-      for (const track of tracks) if (track.row.memory) scale = Math.max(scale, curveOf(track).peak, track.row.memory[2] || 0);
+      for (const track of tracks) if (track.row.memory) scale = Math.max(scale, curveOf(track).peak, track.row.memory.limit || 0);
       scale = scale || 1;
     }
     return scale;
   }
   function peaksOf(band) {
     const peaks = [...new Set(band.tracks.map((track) => printBytes(curveOf(track).peak)))].join(" / ");
-    const limit = band.tracks[0].row.memory[2];
+    const { limit } = band.tracks[0].row.memory;
     return `peak ${peaks}${limit === null ? "" : ` of ${printBytes(limit)}`}`;
   }
   function drawMemoryHead(y) {
@@ -636,7 +640,7 @@ window.rtk.ready = (async () => {
         pen.globalAlpha = 1;
       }
     }
-    const limit = item.tracks[0].row.memory[2];
+    const { limit } = item.tracks[0].row.memory;
     if (limit !== null) {
       pen.strokeStyle = theme.alarm;
       pen.setLineDash([5, 4]);
@@ -654,20 +658,20 @@ window.rtk.ready = (async () => {
 
   // ---- search
 
-  function isFound(i, own) {
-    const { letter, owner, number, name } = state.query;
+  function isFound(i, { row, pipeline: own }) {
+    const { stage, letter, owner, number, name } = state.query;
     if (name !== undefined) return kinds[kind[i]].name === name;
-    return isComputed(i) && microbatch[i] === number && (letter === undefined || kinds[kind[i]].name === letter) && (owner === undefined || ownerOf(i, own) === owner);
+    return isComputed(i) && microbatch[i] === number && (letter === undefined || kinds[kind[i]].name === letter) && (owner === undefined || ownerOf(i, own) === owner) && (stage === undefined || stageOf(i, row) === stage);
   }
   function find(text) {
     const wanted = text.trim(), place = /^(\d+)\/(\d+)$/.exec(wanted);
-    const found = /^([FIWB])?(?:(\d+)\.)?(\d+)$/i.exec(wanted);
+    const found = /^(?:(\d+)?([FIWB]))?(?:(\d+)\.)?(\d+)$/i.exec(wanted);
     const number = (value) => (value === undefined ? undefined : Number(value));
     state.query = null;
     element("search").value = text;
     let said = "";
     if (place) said = showRow(`${place[1]}/${place[2]}`) ? `worker ${wanted}` : `no worker ${wanted}`;
-    else if (found) state.query = { letter: found[1] && found[1].toUpperCase(), owner: number(found[2]), number: number(found[3]) };
+    else if (found) state.query = { stage: number(found[1]), letter: found[2] && found[2].toUpperCase(), owner: number(found[3]), number: number(found[4]) };
     else if (kinds.some((one) => one.name === wanted)) state.query = { name: wanted };
     else if (wanted) said = "write a micro-batch such as 1.3, or F1.3, or a worker such as 0/1";
     state.match = null;
@@ -688,7 +692,7 @@ window.rtk.ready = (async () => {
     for (const item of items) {
       if (item.type !== "row") continue;
       for (let i = item.track.first; i < item.track.stop; i++) {
-        if (!isFound(i, item.pipeline)) continue;
+        if (!isFound(i, item)) continue;
         count++;
         from = Math.min(from, start[i] * tick);
         until = Math.max(until, end[i] * tick);
@@ -763,7 +767,7 @@ window.rtk.ready = (async () => {
     const mark = x > left - SNAP ? shownMarks().filter((one) => Math.abs(one.time_s - time) <= near).sort((a, b) => b.event - a.event)[0] : undefined;
     if (mark && (y < top || mark.event)) return { words: `${printTime(mark.time_s)}\n${mark.words.join("\n")}` };
     if (!item || (item.type !== "head" && (x < left || x > width - right))) {
-      return item && item.row && item.row.layers ? { words: `worker ${item.worker}\nholds layers ${item.row.layers[0]} to ${item.row.layers[1] - 1}` } : null;
+      return item && item.row && item.row.layers ? { words: `worker ${item.worker}\nholds ${layersOf(item.row.layers)}` } : null;
     }
     if (item.type === "row") return pointedRow(item, time, near);
     if (item.type === "band") {
@@ -860,10 +864,12 @@ window.rtk.ready = (async () => {
 
   function setUpTools() {
     const legend = element("legend"), used = new Set(kind);
+    const stripes = (colours) => colours.length < 2 ? colours[0]
+      : `linear-gradient(90deg, ${colours.map((one, n) => `${one} ${(100 * n) / colours.length}% ${(100 * (n + 1)) / colours.length}%`).join(", ")})`;
     for (const [k, one] of kinds.entries()) {
       if (!used.has(k)) continue;
       const button = document.createElement("button"), key = document.createElement("i");
-      key.style.background = one.colour;
+      key.style.background = stripes(one.colours);
       button.append(key, one.legend);
       button.dataset.kind = k;
       button.title = "hide or show";
@@ -877,6 +883,8 @@ window.rtk.ready = (async () => {
       label.append(key, words);
       legend.append(label);
     };
+    const computed = kinds.filter((one, k) => used.has(k) && k < 4);
+    for (const [n, words] of head.chunks.entries()) says(stripes(computed.map((one) => one.colours[n])), words);
     says("var(--idle)", "idle (bubble)");
     let any = 0;
     for (const flag of flags) any |= flag;
@@ -936,7 +944,7 @@ window.rtk.ready = (async () => {
       showRow(worker);
       const item = places.get(`${timeline} ${worker}`), box = canvas.getBoundingClientRect();
       for (let i = item.track.first; i < item.track.stop; i++) {
-        if (opOf(i) !== op || iteration[i] !== number) continue;
+        if (opOf(i, item.row) !== op || iteration[i] !== number) continue;
         return [box.left + xOf(((start[i] + end[i]) / 2) * tick), box.top + top + item.y + item.height / 2 - view.scrollTop];
       }
       return null;

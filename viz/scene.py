@@ -103,6 +103,8 @@ class Row:
 class Bar:
     """One span in its row; `label` is the micro-batch's number, `colour` that of its kind and its worker's chunk.
 
+    `stage` is the virtual stage that it names.
+
     One that is `lost` was done again later; one that is run `again` is so for its message alone; one that is `fed`
     begins with a message that was kept and is sent again.
     """
@@ -110,6 +112,7 @@ class Bar:
     row: Row
     span: Span
     kind: str
+    stage: int | None
     colour: str
     label: str
     rerouted: bool
@@ -314,6 +317,7 @@ def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...], chunks: i
             row_of[index, span.worker],
             span,
             kind,
+            None if operation is None else operation.stage,
             tint(LOOKS[kind].colour, chunk, chunks),
             label_of(span),
             is_rerouted(span),
@@ -330,7 +334,7 @@ def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...], chunks: i
             [False] * len(columns) if columns.is_fed is None else columns.is_fed.tolist(),
             strict=True,
         )
-        for kind in [kind_of(span)]
+        for kind, operation in [(kind_of(span), operation_of(span.worker, span.op))]
     )
 
 

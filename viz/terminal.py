@@ -43,9 +43,10 @@ def terminal_gantt(timeline: Drawable, width: int, label: str = "") -> Text:
     bars_of: dict[Row, list[Bar]] = {row: [] for row in scene.rows}
     for bar in scene.bars:
         bars_of[bar.row].append(bar)
+    says_stage = _has_room_for_stages(scene, columns)
     for row, bars in bars_of.items():
         gaps = [gap for gap in scene.gaps if gap.row == row]
-        cells, lost = _cells(row, bars, gaps, columns, scene.end_s)
+        cells, lost = _cells(row, bars, gaps, columns, scene.end_s, says_stage)
         hidden += lost
         lines.append(Text.assemble(f"{row.worker:>{margin - 1}} ", *cells))
     unit = scene.unit
@@ -61,6 +62,8 @@ def terminal_gantt(timeline: Drawable, width: int, label: str = "") -> Text:
     lines += [Text(" " * margin + "".join(line).rstrip()), Text(""), *_legend(scene, width)]
     remarks = (
         (True, f"F2: forward of micro-batch 2; one column is {print_time(scene.end_s / columns)}"),
+        (says_stage, "5F2: forward of micro-batch 2 through virtual stage 5"),
+        (bool(scene.chunks), f"the later a worker's chunk the paler: {'; '.join(scene.chunks)}"),
         (bool(scene.gaps), "empty: the worker is not there"),
         (any(bar.rerouted for bar in scene.bars),
          "F1.3: forward of micro-batch 3 re-routed from pipeline 1; f where that does not fit"),
@@ -76,7 +79,20 @@ def terminal_gantt(timeline: Drawable, width: int, label: str = "") -> Text:
     return Text("\n").join(lines)
 
 
-def _cells(row: Row, bars: list[Bar], gaps: list[Gap], columns: int, end_s: float) -> tuple[list[Cell], int]:
+def _has_room_for_stages(scene: Scene, columns: int) -> bool:
+    """Whether virtual stages can be said of all whose micro-batch is: in between, `F27I2` could be read as F27."""
+    scale = columns / scene.end_s if scene.end_s else 0.0
+    for bar in scene.bars:
+        length = round(bar.span.end_s * scale) - round(bar.span.start_s * scale)
+        words = SHORT.get(bar.kind, bar.kind) + bar.label
+        if bar.stage is not None and len(words) <= length < len(f"{bar.stage}{words}"):
+            return False
+    return bool(scene.chunks)
+
+
+def _cells(
+    row: Row, bars: list[Bar], gaps: list[Gap], columns: int, end_s: float, says_stage: bool
+) -> tuple[list[Cell], int]:
     """A row's characters with their styles, and how many operations were too short for one."""
     cells: list[Cell] = [(BUBBLE if row.busy else " ", "dim")] * columns
     scale = columns / end_s if end_s else 0.0
@@ -87,33 +103,35 @@ def _cells(row: Row, bars: list[Bar], gaps: list[Gap], columns: int, end_s: floa
     for bar in sorted(bars, key=lambda bar: bar.span.start_s):
         first, stop = round(bar.span.start_s * scale), round(bar.span.end_s * scale)
         hidden += first == stop
-        cells[first:stop] = _drawn(bar, stop - first)
+        cells[first:stop] = _drawn(bar, stop - first, says_stage)
     return cells, hidden
 
 
-def _drawn(bar: Bar, length: int) -> list[Cell]:
+def _drawn(bar: Bar, length: int, says_stage: bool) -> list[Cell]:
     look = LOOKS[bar.kind]
     letter = SHORT.get(bar.kind, bar.kind)
-    words = letter + bar.label
+    stage = "" if bar.stage is None or not says_stage else str(bar.stage)
+    words = stage + letter + bar.label
     if len(words) > length:
         words = (letter.lower() if bar.rerouted else letter)[:length]
     mark = "bold underline " if bar.rerouted else ""
     if bar.again:
         words = f"{words}~"[:length]
-    named = [(character, f"{mark}{INK} on {look.colour}") for character in words]
+    named = [(character, f"{mark}{INK} on {bar.colour}") for character in words]
     # Where there are colours the filling line has that of its ground, and is not seen.
-    return named + [(look.fill, f"{look.colour} on {look.colour}")] * (length - len(words))
+    return named + [(look.fill, f"{bar.colour} on {bar.colour}")] * (length - len(words))
 
 
 def _legend(scene: Scene, width: int) -> list[Text]:
     """What the letters and lines mean, packed into lines of the width."""
     entries = [
         Text.assemble(
-            (SHORT.get(kind, kind), f"{INK} on {LOOKS[kind].colour}"),
-            (LOOKS[kind].fill * 2, f"{LOOKS[kind].colour} on {LOOKS[kind].colour}"),
+            (SHORT.get(kind, kind), f"{INK} on {colours[0]}"),
+            *((LOOKS[kind].fill * (2 if len(colours) == 1 else 1), f"{colour} on {colour}") for colour in colours),
             f" {LOOKS[kind].words.partition(' (')[0]}",
         )
         for kind in scene.kinds()
+        for colours in [scene.colours(kind)]
     ]
     lines = [Text()]
     for entry in [*entries, Text(f"{BUBBLE * 3} idle")]:

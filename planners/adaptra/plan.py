@@ -21,9 +21,11 @@ from math import ceil
 from typing import Any, Literal
 
 from ... import __version__
+from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Link, Plan, Planner, Stage
 from ...schemas.profile import Profile
 from ...schemas.quantities import print_time
+from ..placement.pipelines import with_placed_pipelines
 from ..scheduling.assemble import with_prediction
 from ..scheduling.list_schedule import DispatchRules, Priority, list_schedule, most_in_flight
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, alone, home_problem, with_orders
@@ -45,15 +47,21 @@ def plan_adaptra(profile: Profile, shape: Shape, technique: Technique, effort: E
     Returns:
         A checked plan with its prediction. `planner.options["pipelines"]` says for each pipeline what its orders come
         to: `warmup_forwards` of each stage, `slackness` of each link, and by Equation 1 its `tolerated_delay_s`, null
-        where no delay cascades.
+        where no delay cascades. Theorem and equation are for one stage a worker: with a placement they are left out.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch, or there are fewer layers than stages.
-        InvalidInputError: a link or limit that the shape does not have.
+        InvalidInputError: a link or limit that the shape does not have, or a technique that is not for its placement.
     """
     tried = {"solver": effort.solver, "time_limit_s": effort.time_limit_s} if technique == "best" else {}
     told = {"technique": technique, **tried, **shape_options(profile, shape)}
     plan = plan_without_orders(profile, shape, Planner("adaptra", __version__, told, effort.seed))
+    if plan.is_placed:
+        if technique != "best":
+            raise InvalidInputError(
+                f"the warm-ups of {technique} are for one stage a worker", where="--technique", fix="take best"
+            )
+        return with_placed_pipelines(plan, split=True, effort=effort)
     usual = template_of(profile, replace(shape, link_delay_s=None)).links
     links = [plan.links_of(k) for k in range(shape.dp)]
     share = replace(effort, time_limit_s=effort.time_limit_s / len(set(links)))
@@ -69,8 +77,10 @@ def cascading_links(plan: Plan) -> list[str]:
     """The links whose delay is beyond what the plan's slackness absorbs, in words; none where Equation 1 holds.
 
     Args:
-        plan: made by `plan_adaptra`.
+        plan: made by `plan_adaptra`; of one with a placement nothing is said.
     """
+    if plan.is_placed:
+        return []
     words: list[str] = []
     alike = all(pipeline.links is None for pipeline in plan.pipelines)
     for k in range(1 if alike else len(plan.pipelines)):

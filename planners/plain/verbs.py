@@ -6,11 +6,13 @@ The arguments bear the names of the options. A worker is `"1/2"` or `(1, 2)`, a 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from ...schemas.conditions import LinkPlace, Pair, pair_of, under_conditions
 from ...schemas.errors import InvalidInputError
 from ...schemas.orders import LeanSchedule, Schedule
+from ...schemas.placement import refuse_placed
 from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S
@@ -22,6 +24,7 @@ from ..batch.distribute import Distribution, distribute
 from ..batch.distribute import Objective as BatchObjective
 from ..batch.distribute import Solver as BatchSolver
 from ..batch.exact import Pace
+from ..choosing import parse_placement, plan_chosen
 from ..greyhound.mitigate import Switching, plan_switches
 from ..greyhound.mitigate import plan_topology as topology_of
 from ..joint.plan import plan_joint as joint_of
@@ -186,6 +189,8 @@ def plan_pipeline(
     link_delay: Delays | None = None,
     cluster: "str | Cluster | None" = None,
     overlay: str | None = None,
+    placement: str = "plain",
+    chunks: int | None = None,
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
 
@@ -199,17 +204,19 @@ def plan_pipeline(
         link_delay: delays of links in s; others have what the profile's network takes.
         cluster: the machines, as `read_cluster` gives or takes them; what they say of memory and network counts.
         overlay: the YAML file of what has failed or is slow there.
+        placement: "plain", one stage a worker; "loop" or "v", several; "best" of these, or "best:4" with up to 4.
+        chunks: virtual stages of each worker, 2 if None; under "best" at most so many.
 
     Raises:
         InvalidInputError: a link or limit that the shape does not have, or the machines cannot be read; here also: a
-            worker has failed or is slow there.
+            worker has failed or is slow there, or the schedule is not for the placement.
         InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
     """
     known(schedule, get_args(Schedule), "--schedule")
-    site = site_of(cluster, overlay)
+    choice, site = parse_placement(placement, chunks), site_of(cluster, overlay)
     delays = {**site.delays_alone(pp, dp).link_delay_s, **link_delays(link_delay)}
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), delays)
-    return site.signed(pipeline_of(site.adapted(profile), shape, schedule), profile)
+    shape, adapted = Shape(pp, dp, microbatches, limits_of(memory_limit), delays), site.adapted(profile)
+    return site.signed(plan_chosen(shape, choice, lambda one: pipeline_of(adapted, one, schedule)), profile)
 
 
 def plan_adaptra(
@@ -226,31 +233,39 @@ def plan_adaptra(
     seed: int = 0,
     cluster: "str | Cluster | None" = None,
     overlay: str | None = None,
+    placement: str = "plain",
+    chunks: int | None = None,
 ) -> Plan:
     """Plan warm-ups that absorb slow links (Adaptra).
 
     Args:
         profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
+        placement, chunks: as for `plan_pipeline`; other placements than plain are for technique "best".
         technique: "initial" orders, made before the delays; "adapted" to them; or the "best" found for them.
         solver: "auto", "heuristic", "milp" or "cp-sat"; one that is named also proves by itself.
         time_limit: seconds of exact solvers; None: 60 if one is named, else 0.
         seed: of every random choice.
 
     Returns:
-        A checked plan; its options say which delay each link tolerates before its bubbles cascade.
+        A checked plan; its options say which delay each link tolerates before its bubbles cascade, if it is plain.
 
     Raises:
-        InvalidInputError: a link or limit that the shape does not have, or the technique takes no solver.
+        InvalidInputError: a link or limit that the shape does not have, or the technique takes no solver or placement.
         InfeasibleError: a memory limit does not admit a single micro-batch, or there are fewer layers than stages.
     """
     known(technique, get_args(WarmUps), "--technique")
     if technique != "best" and solver in ("milp", "cp-sat"):
         raise InvalidInputError(f"--technique {technique} takes no solver", where="--solver", fix="take best")
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
-    delays = {**site.delays_alone(pp, dp).link_delay_s, **link_delays(link_delay)}
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), delays)
-    made = with_own_proof(lambda: adaptra_of(site.adapted(profile), shape, technique, effort), effort)
-    return site.signed(made, profile)
+    choice, delays = parse_placement(placement, chunks), site.delays_alone(pp, dp).link_delay_s
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), {**delays, **link_delays(link_delay)})
+    adapted = site.adapted(profile)
+    share = replace(effort, time_limit_s=effort.time_limit_s / len(choice.shapes(shape)))
+
+    def made() -> Plan:
+        return plan_chosen(shape, choice, lambda one: adaptra_of(adapted, one, technique, share))
+
+    return site.signed(with_own_proof(made, effort), profile)
 
 
 def plan_joint(
@@ -394,6 +409,7 @@ def plan_reconfigure(
     lost = places(failed)
     if not lost and not join:
         raise InvalidInputError("nothing has changed", where="--failed or --join", fix="name who is lost, or who comes")
+    refuse_placed(plan, "rtk plan reconfigure")
     reconfigurer, crew = Reconfigurer(plan), crew_after(plan, lost, join)
     reconfigurer.require_joining(len(crew), join)
     return reconfigurer.next_of(plan, crew, pays_within)

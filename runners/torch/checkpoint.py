@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from ...schemas.checkpoint import CheckpointFile, file_name
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
+from ...schemas.resumption import layer_runs
 from ..checkpoint import MANIFEST, read_manifest, refuse_partial, reporting_failure, write_durably, writing_folder
 from ..resilience.protocol import Copy
 from .held_stage import HeldStage
@@ -311,10 +312,10 @@ def take_over(
     """
     sent = [copy for copy in copies if copy.source == rank]
     received = [copy for copy in copies if copy.target == rank]
-    held = set(range(*given.layers_range)) if given is not None else set()
+    held = set(given.numbers) if given is not None else set()
     to_send = {layer for copy in sent for layer in range(*copy.layers)}
     to_have = {layer for copy in received for layer in range(*copy.layers)} | held
-    if not to_send <= held or not set(range(*taken.layers_range)) <= to_have:
+    if not to_send <= held or not set(taken.numbers) <= to_have:
         raise RuntimeFailedError("this worker holds other layers than the coordinator knew")
     if given is not None:
         given.prime_optimizer()
@@ -325,9 +326,8 @@ def take_over(
     if taken is not given:
         taken.prime_optimizer()
         if given is not None:
-            (first, stop), (begin, end) = given.layers_range, taken.layers_range
-            both = max(first, begin), max(first, begin, min(stop, end))
-            taken.load_layers(both, given.state_of(both))
+            for both in layer_runs(held.intersection(taken.numbers)):
+                taken.load_layers(both, given.state_of(both))
     for copy in received:
         taken.load_layers(copy.layers, _received(copy, taken.state_of(copy.layers), transport, waits))
     waits()

@@ -125,7 +125,7 @@ class HeldOutPass(Iteration):
         return self.rank.tags.of_evaluation(message, self._turn)
 
     def _note_loss(self, number: int, loss: torch.Tensor, is_own: bool) -> None:
-        self._losses[number] = loss
+        self._add_loss(number, loss)
 
     def _stash(self, one: Compute) -> Hashable:
         """No micro-batch of the training, which may be under way."""

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
+from .held_layers import HeldLayers
 from .precision import gradient_type
 
 _CHUNK = 1 << 16  # numbers that are squared in float64 at a time: what a core's cache holds
@@ -33,7 +34,7 @@ class FlatGradients:
     Args:
         layers: the stage's; a parameter or buffer that several share belongs to the first, a parameter that takes no
             gradient is left alone.
-        first: the number of the first layer in the model.
+        held: which of the model these are.
         device: where the loss is kept.
         with_loss: whether the model ends here, and so has a loss.
         ties: by the layers of the model that share them, parameters whose gradients stand by themselves, for others
@@ -47,13 +48,13 @@ class FlatGradients:
     def __init__(
         self,
         layers: Sequence[nn.Module],
-        first: int,
+        held: HeldLayers,
         device: torch.device,
         *,
         with_loss: bool,
         ties: Mapping[tuple[int, ...], Sequence[nn.Parameter]] = MappingProxyType({}),
     ) -> None:
-        self._first = first
+        self._held = held
         self._ties = ties
         self.buffers: list[torch.Tensor] = []
         self.buffer_views: list[list[tuple[nn.Module, str, torch.Tensor]]] = [[] for _ in layers]
@@ -136,9 +137,10 @@ class FlatGradients:
 
     def of_layers(self, layers: Layers) -> list[torch.Tensor]:
         """The flat gradients of the model's layers [first, stop), all of them held here: one view a type."""
-        first, stop = layers[0] - self._first, layers[1] - self._first
+        places = self._held.places(layers)
         views = [
-            buffer[starts[first] : starts[stop]] for buffer, starts in zip(self.buffers, self._starts, strict=False)
+            buffer[starts[places.start] : starts[places.stop]]
+            for buffer, starts in zip(self.buffers, self._starts, strict=False)
         ]  # the buffers of ties come last
         return [view for view in views if len(view)]
 
@@ -209,7 +211,7 @@ class FlatGradients:
     def _of_layer(self, layer: int) -> list[torch.Tensor]:
         """The gradients of one of the model's layers, and of what it is the first to share."""
         tied = (flats for layers, flats in self._tied.items() if layers[0] == layer)
-        return [*self._gradients[layer - self._first], *itertools.chain.from_iterable(tied)]
+        return [*self._gradients[self._held.place(layer)], *itertools.chain.from_iterable(tied)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

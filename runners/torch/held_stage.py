@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,12 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
+from ...schemas.resumption import layers_in
 from ..resilience.protocol import StepTerms
 from ..training import SharedBuffers
 from .buffers import StageBuffers, copied, take_buffers
 from .gradients import FlatGradients
+from .held_layers import HeldLayers
 from .optimizers import OptimizerFactory as OptimizerFactory
 from .optimizers import StageOptimizer, as_tensor
 from .precision import Precision, convert, require_precision
@@ -41,7 +43,9 @@ class _Slot:
 
 
 class HeldStage:
-    """Consecutive layers of a model with all that training them needs, and a name for every tensor of their state.
+    """Layers of a model with all that training them needs, and a name for every tensor of their state.
+
+    They are those of one stage, or of several virtual ones (docs/semantics.md); these are parts of it (stage.py).
 
     The names are the same on all peers: `3.qkv.weight` for a parameter or persistent buffer of the model's layer 3,
     `3.qkv.weight/exp_avg` for what the optimizer keeps of it, and `3.qkv.weight/master` for a float32 master. They are
@@ -53,7 +57,7 @@ class HeldStage:
 
     Args:
         layers: all layers of the model; those held are moved to `device`, the others left alone.
-        held: the layers [first, stop) to hold.
+        held: the layers [first, stop) to hold, or the first range of several.
         loss: maps (output, target) of a micro-batch to its mean loss, or (sum, count); used where `is_last`.
         optimizer: makes the optimizer of those held parameters that are to be trained, or of stand-ins for them.
         device: where to compute.
@@ -64,6 +68,11 @@ class HeldStage:
         precision: in which types to compute; the layers are converted in place.
         schedule: of the learning rates; None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
+        further: the other ranges of layers to hold.
+
+    Attributes:
+        holds: all of them: ranges [first, stop), ascending, none next to another.
+        numbers: of these layers in the model.
 
     Raises:
         InvalidInputError: the optimizer or the schedule is none that can be used (optimizers.py, schedules.py).
@@ -84,19 +93,23 @@ class HeldStage:
         precision: Precision = "fp32",
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
+        further: Sequence[Layers] = (),
     ) -> None:
         require_precision(precision)
         ties = ties_of(layers) if ties is None else ties
-        self.layers_range = held
+        self._layers = HeldLayers.of([held, *further])
+        self.holds, self.numbers = self._layers.ranges, self._layers.numbers
         self.device = torch.device(device)
         self.is_last = is_last
         self.clip_norm = clip_norm
-        kept = [layer.to(self.device) for layer in layers[slice(*held)]]
-        tie(kept, held, ties)
+        kept = [layers[number].to(self.device) for number in self.numbers]
+        tie(kept, self._layers, ties)
         convert(kept, precision)
-        shared = trained_ties(kept, held, ties)
-        self.stage = TorchStage(kept, loss if is_last else None, is_split, precision, is_first=held[0] == 0)
-        self.gradients = FlatGradients(list(self.stage.layers), held[0], self.device, with_loss=is_last, ties=shared)
+        shared = trained_ties(kept, self._layers, ties)
+        self.stage = TorchStage(kept, loss if is_last else None, is_split, precision, is_first=0 in self._layers)
+        self.gradients = FlatGradients(
+            list(self.stage.layers), self._layers, self.device, with_loss=is_last, ties=shared
+        )
         self._buffers = StageBuffers(self.stage.layers, self.gradients, buffers)
         self._stepping = StageOptimizer(optimizer, self.stage.parameters(), precision)
         self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
@@ -106,7 +119,17 @@ class HeldStage:
         self.target_like: Tree | None = None  # of the shape and type of all targets, once one was seen
         self.named_like: Named = NOTHING  # and of what they have by name, if some layer takes any
 
-    def adapt(self, is_split: bool, hosted: Collection[int] = ()) -> None:
+    @property
+    def layers_range(self) -> Layers:
+        """The layers [first, stop), where they are those of one stage; `holds` serves all."""
+        (layers,) = self.holds
+        return layers
+
+    def places(self, layers: Layers) -> range:
+        """The places in the stage of layers [first, stop) of the model, all of them held in one range."""
+        return self._layers.places(layers)
+
+    def adapt(self, is_split: bool, hosted: Collection[Hashable] = ()) -> None:
         """Serve another plan with the same layers and optimizer; call it between iterations.
 
         Or in what is left of one, with `is_split` as the micro-batches under way want it: a micro-batch whose F ran
@@ -114,7 +137,7 @@ class HeldStage:
 
         Args:
             is_split: as in the constructor; going back to unsplit leaves no cost behind.
-            hosted: the micro-batches, by global number, that wait for their backward pass on the host (stage.py).
+            hosted: the micro-batches that wait for their backward pass on the host (stage.py), by their keys there.
         """
         self.stage.split(is_split)
         self.stage.host(hosted, HostStaging.of(self.device) if hosted else HostStaging())
@@ -159,8 +182,8 @@ class HeldStage:
         for view, other in zip(self.gradients.of_layers(layers), given.gradients.of_layers(layers), strict=True):
             view.copy_(other)
         for layer in range(*layers):
-            place = layer - given.layers_range[0]
-            take_buffers(given.stage.layers[place], self.stage.layers[layer - self.layers_range[0]])
+            place = given._layers.place(layer)
+            take_buffers(given.stage.layers[place], self.stage.layers[self._layers.place(layer)])
             if place in given._buffers.summed:
                 self.note_summed((layer, layer + 1))
 
@@ -170,7 +193,7 @@ class HeldStage:
         Args:
             layers: [first, stop) of the model, all held here.
         """
-        self._buffers.note_summed(layer - self.layers_range[0] for layer in range(*layers))
+        self._buffers.note_summed(self.places(layers))
 
     def share_buffers(self, layers: Layers, peers: int, is_lowest: bool) -> None:
         """Let the buffers of some layers go into the sum over gradients that is to follow; `step` takes what comes.
@@ -180,8 +203,8 @@ class HeldStage:
             peers: how many workers sum.
             is_lowest: whether this one is the lowest of them.
         """
-        for layer in range(*layers):
-            self._buffers.share(layer - self.layers_range[0], peers, is_lowest)
+        for place in self.places(layers):
+            self._buffers.share(place, peers, is_lowest)
 
     def commit_buffers(self) -> None:
         """What the iteration has made of buffers counts; for a step that is not taken here, else a part of `step`."""
@@ -197,7 +220,9 @@ class HeldStage:
         """All micro-batches have tensors like these by name; where no layer here takes one, nobody asks for them."""
         self.named_like = named if self.stage.named_inputs.takes_any_of(named) else NOTHING
 
-    def warm_up(self, inputs: Tree, target: Tree | None = None, named: Named = NOTHING) -> Tree:
+    def warm_up(
+        self, inputs: Tree, target: Tree | None = None, named: Named = NOTHING, layers: Layers | None = None
+    ) -> Tree:
         """Run one micro-batch forward and backward, so that the first iteration does not pay for first calls.
 
         Buffers are restored and gradients cleared afterwards, so the training does not see it.
@@ -206,15 +231,17 @@ class HeldStage:
             inputs: what the first layer takes.
             target: at a last stage, and only there.
             named: what layers take by name.
+            layers: [first, stop) of the model, to run no others of those held; None: there are no others.
 
         Returns:
             The stage's output, or its loss's [sum, count].
         """
-        self.target_like = target
+        self.target_like = self.target_like if target is None else target
         self.expect(named)
         self.begin()
-        output = self.stage.forward("warm-up", inputs, target, named=named)
-        self.stage.backward("warm-up", None if self.is_last else zero_gradient(output))
+        part = None if layers is None else self.places(layers)
+        output = self.stage.forward("warm-up", inputs, target, named=named, part=part)
+        self.stage.backward("warm-up", zero_gradient(output) if target is None else None)
         self.reset()
         return output
 
@@ -263,7 +290,7 @@ class HeldStage:
             References: parameters, persistent buffers, then the optimizer's tensors, none of them copied. Numbers in
             the optimizer's state are given as float64 tensors of no dimension, by value.
         """
-        return self.state_of(self.layers_range)
+        return self._state_of(self.numbers)
 
     def state_of(self, layers: Layers) -> dict[str, torch.Tensor]:
         """The part of `state()` that belongs to some layers, in the same order, whatever the stage around them.
@@ -274,9 +301,12 @@ class HeldStage:
         Returns:
             References, as `state()`.
         """
-        slots = [slot for slot in self._slots() if _is_of(slot.name, layers)]
+        return self._state_of(range(*layers))
+
+    def _state_of(self, layers: Container[int]) -> dict[str, torch.Tensor]:
+        slots = [slot for slot in self._slots() if layer_of(slot.name) in layers]
         optimizer = {slot.name: as_tensor(slot.entries[slot.key]) for slot in slots}
-        return {name: value for name, value in self._tensors().items() if _is_of(name, layers)} | optimizer
+        return {name: value for name, value in self._tensors().items() if layer_of(name) in layers} | optimizer
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy values into the state, in place; on an error nothing is changed.
@@ -287,7 +317,7 @@ class HeldStage:
         Raises:
             InvalidInputError: a name is missing, unknown, or its value is of another shape or type.
         """
-        self.load_layers(self.layers_range, state)
+        self._load_into(self.state(), state)
 
     def load_layers(self, layers: Layers, state: Mapping[str, torch.Tensor]) -> None:
         """Copy values into the state of some layers, in place; the others, and on an error all, stay as they are.
@@ -299,7 +329,10 @@ class HeldStage:
         Raises:
             InvalidInputError: as `load`; an unknown name may be that of another layer.
         """
-        _check_same_kind(self.state_of(layers), state)
+        self._load_into(self.state_of(layers), state)
+
+    def _load_into(self, own: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> None:
+        _check_same_kind(own, state)
         self._write(state)
 
     def prime_optimizer(self) -> None:
@@ -379,8 +412,11 @@ class HeldStage:
         Args:
             layers: which of them; all unless given, and those that are not held are left out.
         """
-        held = range(*self.layers_range)
-        return {layer: sha256_of(self.state_of((layer, layer + 1))) for layer in layers or held if layer in held}
+        return {
+            layer: sha256_of(self.state_of((layer, layer + 1)))
+            for layer in layers or self.numbers
+            if layer in self._layers
+        }
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = enumerate(self.stage.layers)
@@ -405,7 +441,7 @@ class HeldStage:
 
     def _global_name(self, name: str) -> str:
         index, _, rest = _plain(name).partition(".")
-        return f"{self.layers_range[0] + int(index)}.{rest}"
+        return f"{self.numbers[int(index)]}.{rest}"
 
     def _write(self, state: Mapping[str, torch.Tensor]) -> None:
         tensors = self._tensors()
@@ -451,8 +487,9 @@ class _Recorder(dict[str, Any]):
         super().__setitem__(key, value)
 
 
-def _is_of(name: str, layers: Layers) -> bool:
-    return layers[0] <= int(name.partition(".")[0]) < layers[1]
+def layer_of(name: str) -> int:
+    """The layer of the model that an entry of a state belongs to."""
+    return int(name.partition(".")[0])
 
 
 def sha256_of(state: Mapping[str, torch.Tensor]) -> str:
@@ -506,23 +543,24 @@ class SpareLayers:
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = [_without_values(layer) for layer in layers]
 
-    def of(self, stage: tuple[int, int], device: torch.device | str) -> list[nn.Module] | None:
-        """The layers of a stage with room for their values, which are arbitrary.
+    def of(self, held: Sequence[Layers], device: torch.device | str) -> list[nn.Module] | None:
+        """Layers with room for their values, which are arbitrary.
 
         Args:
-            stage: layers [first, stop).
+            held: ranges [first, stop).
             device: where to make room.
 
         Returns:
-            As many as the model has, only those of the stage with room, each with its own, whatever layers shared
-            (ties.py ties them again); None where one of these keeps something that is not part of its state, and so
-            must be made as at first.
+            As many as the model has, only those held with room, each with its own, whatever layers shared (ties.py
+            ties them again); None where one of these keeps something that is not part of its state, and so must be
+            made as at first.
         """
-        wanted = self._layers[slice(*stage)]
-        if any(layer is None for layer in wanted):
-            return None
         found: list[nn.Module] = [nn.Identity() for _ in self._layers]
-        found[slice(*stage)] = [copy.deepcopy(layer).to_empty(device=device) for layer in wanted if layer is not None]
+        for number in sorted(layers_in(held)):
+            layer = self._layers[number]
+            if layer is None:
+                return None
+            found[number] = copy.deepcopy(layer).to_empty(device=device)
         return found
 
 
@@ -546,15 +584,16 @@ class LayersToFill:
     def __init__(self, layers: Sequence[nn.Module], fill: Callable[[Sequence[nn.Module], Layers], None]) -> None:
         self._layers, self._fill = list(layers), fill
 
-    def of(self, stage: Layers, *, filled: bool) -> list[nn.Module]:
-        """All layers anew, those of a stage with their values, or with room for values that are still to come."""
+    def of(self, held: Sequence[Layers], *, filled: bool) -> list[nn.Module]:
+        """All layers anew, those in some ranges with their values, or with room for values that are still to come."""
         layers = copy.deepcopy(self._layers)
         if filled:
-            self._fill(layers, stage)
+            for own in held:
+                self._fill(layers, own)
             return layers
         room: dict[nn.Parameter, nn.Parameter] = {}
-        for layer in layers[slice(*stage)]:
-            for one in layer.parameters():
+        for number in sorted(layers_in(held)):
+            for one in layers[number].parameters():
                 room[one] = nn.Parameter(torch.zeros_like(one, device="cpu"), requires_grad=one.requires_grad)
         for module in (module for layer in layers for module in layer.modules()):
             for name, parameter in module._parameters.items():

@@ -16,53 +16,61 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...schemas.orders import Operation
+from ...schemas.orders import Kind, Operation
 from ...schemas.plan import Stage as PlannedStage
 from .deferral import DeferredGradient
 from .staging import HostStaging, Pending
 
 ROUNDING = 1e-9  # sums of bytes may be float sums
 
-Key = tuple[int, int]  # (pipeline, micro-batch)
+Key = tuple[int, int, int | None]  # (pipeline, micro-batch, virtual stage where a worker has several)
+StageAt = Callable[[Operation], PlannedStage]
 
 
-def hosted(operations: Sequence[Operation], stage: PlannedStage, limit_bytes: float | None) -> frozenset[Key]:
+def hosted(operations: Sequence[Operation], stage_at: StageAt, limit_bytes: float | None) -> frozenset[Key]:
     """The micro-batches whose activations a device has no room for.
 
-    Memory is counted as docs/semantics.md does. Where not everything fits, room for one micro-batch is left free: that
-    into which one is brought back for its backward pass.
+    Memory is counted as docs/semantics.md does. Where not everything fits, room for one micro-batch, in the stage that
+    takes most, is left free: that into which one is brought back for its backward pass.
 
     Args:
         operations: a worker's, in order.
-        stage: its stage in the plan.
+        stage_at: the stage of the plan that an operation is of.
         limit_bytes: what the device holds; None where that is not known, and taken to be enough.
 
     Returns:
-        Their (pipeline, micro-batch).
+        Their (pipeline, micro-batch, virtual stage).
     """
     if limit_bytes is None:
         return frozenset()
     limit_bytes *= 1 + ROUNDING
-    if not _without_room(operations, stage, limit_bytes):
+    if not _without_room(operations, stage_at, limit_bytes):
         return frozenset()
-    return _without_room(operations, stage, limit_bytes - stage.activation_bytes)
+    largest_bytes = max(stage_at(one).activation_bytes for one in operations)
+    return _without_room(operations, stage_at, limit_bytes - largest_bytes)
 
 
-def _without_room(operations: Iterable[Operation], stage: PlannedStage, limit_bytes: float) -> frozenset[Key]:
-    more_bytes = {
-        "F": stage.activation_bytes,
-        "I": stage.weight_stash_bytes - stage.activation_bytes,
-        "W": -stage.weight_stash_bytes,
-        "B": -stage.activation_bytes,
-    }
+def _without_room(operations: Iterable[Operation], stage_at: StageAt, limit_bytes: float) -> frozenset[Key]:
     used_bytes, found = 0.0, set[Key]()
-    for kind, pipeline, microbatch, _ in operations:
-        place = (pipeline, microbatch)
-        if kind == "F" and used_bytes + stage.activation_bytes > limit_bytes:
-            found.add(place)
-        if place not in found:
-            used_bytes += more_bytes[kind]
+    for one in operations:
+        key, stage = one[1:], stage_at(one)
+        if one.kind == "F" and used_bytes + stage.activation_bytes > limit_bytes:
+            found.add(key)
+        if key not in found:
+            used_bytes += _more_bytes(one.kind, stage)
     return frozenset(found)
+
+
+def _more_bytes(kind: Kind, stage: PlannedStage) -> float:
+    """What a worker holds more of after an operation than before."""
+    match kind:
+        case "F":
+            return stage.activation_bytes
+        case "I":
+            return stage.weight_stash_bytes - stage.activation_bytes
+        case "W":
+            return -stage.weight_stash_bytes
+    return -stage.activation_bytes
 
 
 class _Parked:

@@ -7,8 +7,8 @@ whether the iteration counts.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
@@ -76,10 +76,10 @@ class Rank:
     Args:
         program: the lowered plan.
         number: this rank, which runs `program.instructions[number]`.
-        held: the stage to run it on, adapted to the plan (`splits_backward`).
+        held: the layers to run it on, adapted to the plan (`splits_backward`).
         transport: reaches the other ranks of the program; knows the groups of `groups_of` and `everyone`.
-        input_like: of the shapes and types of the stage's input, on the stage's device.
-        output_like: of those of its output.
+        like_at: of the shapes and types of what flows over a boundary of layers, on the device: into and out of each
+            stage held here, and in what is left of an iteration, where operations may be of a part of a stage, inside.
         now_s: the clock of the spans, in seconds.
         record: takes the span of everything that was run.
         paced: whether every operation lasts what the plan says, sleeping out the rest.
@@ -87,8 +87,6 @@ class Rank:
         slowdown: makes operations last this many times as long as they do (paced: as the plan says, whose own slowdown
             counts as well); for tests of slow workers. Change it with `dataclasses.replace`.
         true_slowdown: of a paced worker, instead of the plan's, which may be only what its planner reckons with.
-        like_at: of the shapes and types of what flows over a boundary of layers inside the stage, on its device; for
-            what is left of an iteration, where operations may be of a part of the stage.
         before: called before each compute operation with its place in the order, from 0; what it raises ends the
             iteration.
         executing: called before each instruction.
@@ -103,15 +101,13 @@ class Rank:
     number: int
     held: HeldStage
     transport: Transport
-    input_like: Tree
-    output_like: Tree
+    like_at: Callable[[int], Tree]
     now_s: Callable[[], float]
     record: Callable[[Span], None]
     paced: bool = False
     seed: int = 0
     slowdown: float = 1.0
     true_slowdown: float | None = None
-    like_at: Callable[[int], Tree] | None = None
     before: Callable[[int], None] | None = None
     executing: Callable[[Instruction], None] | None = None
     before_sums: Callable[["Iteration"], None] | None = None
@@ -150,12 +146,10 @@ class Rank:
         return tuple(one for one in self._receives if one.source not in self.delegated)
 
     def like(self, boundary: int) -> Tree:
-        """Of the shapes and types of what flows over a boundary of the stage's layers."""
-        first, stop = self.held.layers_range
-        if boundary in (first, stop):
-            return self.input_like if boundary == first else self.output_like
-        assert self.like_at is not None
-        return self.like_at(boundary)
+        """Of the shapes and types of what flows over a boundary of layers."""
+        if boundary not in self._likes:
+            self._likes[boundary] = self.like_at(boundary)
+        return self._likes[boundary]
 
     def message_like(self, message: Message) -> torch.Tensor:
         """Of the shape and type of a message, its boundary for a link."""
@@ -165,25 +159,28 @@ class Rank:
             self._messages_like[way] = message_like(tensors)
         return self._messages_like[way]
 
-    def at_boundary(self, message: Message) -> Message:
-        """A message that this rank receives, with the boundary for a link."""
-        if self.program.rest is not None:
-            return message
-        first, stop = self.held.layers_range
-        return replace(message, link=first if message.kind == "activation" else stop)
-
     def layers_of(self, one: Compute) -> Layers:
-        """[first, stop) of the stage that an operation runs."""
+        """[first, stop) that an operation runs."""
         return self.held.layers_range if one.layers is None else one.layers
+
+    @cached_property
+    def boundary_of(self) -> Mapping[Message, Message]:
+        """The messages to come, each with the boundary of layers that it flows over for a link."""
+        return {one.message: self.program.at_boundary(one.message) for one in self._receives}
+
+    @cached_property
+    def own_messages(self) -> frozenset[Message]:
+        """What operations of this rank take that it does not receive, with boundaries for links."""
+        return self.program.own_messages(self.number)
 
     @cached_property
     def model_layers(self) -> int:
         """How many the model has."""
-        return self.plan.templates[0].stages[-1].layers[1]
+        return self.plan.total_layers()
 
     @cached_property
     def first_held(self) -> tuple[int, ...]:
-        """The layers of its stage that no lower rank holds: this rank tells the norms of their gradients."""
+        """Its layers that no lower rank holds: this rank tells the norms of their gradients."""
         reduction = self.program.reduction(self.number)
         parts = (*reduction.parts, *reduction.sealed)
         return tuple(layer for part in parts if part.ranks[0] == self.number for layer in range(*part.layers))
@@ -192,6 +189,10 @@ class Rank:
     def reads(self) -> tuple[int, ...]:
         """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
         return reads_of(self.program, self.number, bool(self.held.named_like))
+
+    @cached_property
+    def _likes(self) -> dict[int, Tree]:
+        return {}
 
     @cached_property
     def _messages_like(self) -> dict[tuple[str, int], torch.Tensor]:
@@ -213,7 +214,7 @@ class Rank:
 
     def planned_s(self, operation: Operation) -> float:
         """Seconds that the plan gives an operation on a worker that is not slow."""
-        return self.plan.stage_of(self.worker).duration_s(operation.kind)
+        return self.plan.stage_at(self.worker, operation).duration_s(operation.kind)
 
     @cached_property
     def _receives(self) -> tuple[Receive, ...]:
@@ -228,11 +229,10 @@ def reads_of(program: Program, number: int, takes_named: bool) -> tuple[int, ...
         number: of this one.
         takes_named: whether its layers take inputs by name; else only first stages need inputs, and last ones targets.
     """
-    plan, tags = program.plan, Tags(program.plan)
-    whole, total = plan.stage_of(program.workers[number]).layers, plan.templates[0].stages[-1].layers[1]
+    tags, total = Tags(program.plan), program.plan.total_layers()
 
     def needs(one: Compute) -> bool:
-        first, stop = one.layers or whole
+        first, stop = program.layers_of(number, one)
         return one.operation.kind == "F" and (takes_named or first == 0 or stop == total)
 
     computed = (one for one in program.instructions[number] if isinstance(one, Compute))
@@ -271,8 +271,8 @@ class Iteration:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
         reduction_s: when the sums over gradients began and ended; None where there are none, and before they end.
         begun_s: when it was made.
-        ledger: of what is left of an iteration, once reduced: the micro-batches in this rank's part of the sums that
-            were made in it; else None.
+        ledger: of what is left of an iteration, once reduced, the micro-batches in this rank's part of the sums that
+            were made in it; where the rank has several stages, those of each; else None.
     """
 
     def __init__(self, rank: Rank, number: int, batch: Batch, progress: IterationProgress | None = None) -> None:
@@ -287,9 +287,9 @@ class Iteration:
         self._computed = 0
         self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}
-        self._backward: list[int] = []
+        self._backward: list[tuple[int, Layers]] = []
         self._messages: dict[Message, torch.Tensor] = {}  # at hand, by boundaries
-        self._own: frozenset[Message] = frozenset()  # what this rank makes for itself
+        self._own = rank.own_messages  # what this rank makes for itself
         self._output: torch.Tensor | None = None
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
@@ -381,7 +381,7 @@ class Iteration:
     @property
     def microbatches(self) -> tuple[int, ...]:
         """The global numbers of the micro-batches whose backward pass (B or W) this rank has run, in that order."""
-        return tuple(self._backward)
+        return tuple(dict.fromkeys(number for number, _ in self._backward))
 
     def _prepare(self) -> None:
         """Before anything is announced."""
@@ -397,26 +397,23 @@ class Iteration:
 
     def _gather(self, progress: IterationProgress) -> None:
         """Have at hand what the program takes from the log, whatever that drops meanwhile; drop unused stashes."""
-        rank = self.rank
-        received = {one.message for one in rank.instructions if isinstance(one, Receive)}
+        rank, wanted = self.rank, self.rank.own_messages
         computed = [one for one in rank.instructions if isinstance(one, Compute)]
-        taken = (taken_by(one.operation, rank.layers_of(one), rank.model_layers) for one in computed)
         made = {made_by(one.operation, rank.layers_of(one), rank.model_layers) for one in computed}
-        wanted = {one for one in taken if one is not None and one not in received}
         for message in wanted.union(one.message for one in rank.instructions if isinstance(one, Send) and one.is_kept):
             found = progress.log.find(self._key_of(message))
             if found is not None:
                 self._messages[message] = found
             elif message not in made:
                 raise RuntimeFailedError(f"the {message.kind} {message} is to be taken from the log, which lacks it")
-        self._own = frozenset(wanted.difference(self._messages))
+        self._own = wanted.difference(self._messages)
         begun = {self._stash(one) for one in computed if one.operation.kind == "F"}
         progress.keep_stashes(
             {rank.tags.microbatch(one.operation) for one in computed if self._stash(one) not in begun}
         )
 
     def _stash(self, one: Compute) -> Hashable:
-        """By which the stage knows a micro-batch under way: its global number, in the whole stage."""
+        """By which the stage knows a micro-batch under way: its global number, in all its layers."""
         number = self.rank.tags.microbatch(one.operation)
         return number if one.layers is None and one.accumulates else (number, self.rank.layers_of(one))
 
@@ -451,7 +448,7 @@ class Iteration:
         while message not in self._posted:
             self._post_next()
         asked_s = rank.now_s()
-        known = rank.at_boundary(message)
+        known = rank.boundary_of[message]
         self._messages[known] = rank.transport.receive(self._tag(message), wanted.source)
         if self.progress is not None:
             self.progress.log.keep(self._key_of(known), self._messages[known])
@@ -463,25 +460,27 @@ class Iteration:
         rank, operation, layers = self.rank, one.operation, self.rank.layers_of(one)
         if rank.before is not None:
             rank.before(self._computed)
-        name = print_rest_operation(
-            RestOperation(operation, layers, one.accumulates), rank.worker.pipeline, rank.held.layers_range
-        )
-        share = (layers[1] - layers[0]) / (rank.held.layers_range[1] - rank.held.layers_range[0])
+        whole = rank.plan.stage_at(rank.worker, operation).layers
+        name = print_rest_operation(RestOperation(operation, layers, one.accumulates), rank.worker.pipeline, whole)
+        share = (layers[1] - layers[0]) / (whole[1] - whole[0])
         with self._timed(name, share * rank.duration_s(operation), rank.slowdown) as timed:
             self._output = message_of(self._compute(one, layers))
-        if self.progress is not None and (made := made_by(operation, layers, rank.model_layers)) is not None:
-            self._keep_output(self.progress, made)
+        if self.progress is not None or self._own:
+            self._keep_output(made_by(operation, layers, rank.model_layers))
         self._computed += 1
         self._spent_s += timed.end_s - timed.start_s
         self._planned_s += share * rank.planned_s(operation)
         if operation.kind in ("B", "W") and one.accumulates:
-            self._backward.append(rank.tags.microbatch(operation))
+            self._backward.append((rank.tags.microbatch(operation), layers))
 
-    def _keep_output(self, progress: IterationProgress, message: Message) -> None:
-        """Log what was computed, as it is sent: on the host, in one piece."""
+    def _keep_output(self, message: Message | None) -> None:
+        """Log what was computed, as it is sent: on the host, in one piece; have it at hand where this rank takes it."""
+        if message is None:
+            return
         assert self._output is not None
-        self._output = self._output.detach().to("cpu").contiguous()
-        progress.log.keep(self._key_of(message), self._output)
+        if self.progress is not None:
+            self._output = self._output.detach().to("cpu").contiguous()
+            self.progress.log.keep(self._key_of(message), self._output)
         if message in self._own:
             self._messages[message] = self._output
 
@@ -513,15 +512,15 @@ class Iteration:
         rank, held = self.rank, self.rank.held
         number = rank.tags.microbatch(one.operation)
         received = self._taken(one, layers)
-        like, first, ends = rank.like(layers[0]), held.layers_range[0], held.is_last and layers[1] == rank.model_layers
+        like, ends = rank.like(layers[0]), held.is_last and layers[1] == rank.model_layers
         inputs = self._of_batch(number, 0, like) if received is None else tree_in(received, like)
         target = self._target(number) if ends else None
         named = self._named(number) if held.named_like else NOTHING
 
         def seed(place: int) -> None:  # before a layer of the stage computes
-            seed_randomness(held.device, rank.seed, self.number, number, first + place)
+            seed_randomness(held.device, rank.seed, self.number, number, held.numbers[place])
 
-        part = None if one.layers is None else range(layers[0] - first, layers[1] - first)
+        part = None if one.layers is None else held.places(layers)
         output = held.stage.forward(self._stash(one), inputs, target, seed, named, part)
         if one.accumulates:
             self._note_forward(number, layers, output if ends else None)
@@ -551,7 +550,12 @@ class Iteration:
         """A micro-batch's [sum, count] is there; it `is_own` where the stage has the model's loss."""
         if is_own:
             self.rank.held.gradients.add_loss(loss)
-        self._losses[number] = loss
+        self._add_loss(number, loss)
+
+    def _add_loss(self, number: int, loss: torch.Tensor) -> None:
+        """What layers of another stage of this rank have added to the loss of a micro-batch may be there already."""
+        before = self._losses.get(number)
+        self._losses[number] = loss if before is None else before + loss
 
     def _of_batch(self, number: int, place: int, like: Tree | None) -> Tree:
         """Inputs (0), targets (1) or named inputs (2) of a micro-batch, which are to be like the first ones."""
@@ -587,6 +591,8 @@ class Iteration:
                 self.ledger = ledger_entries(self._sums.ledger)
             if self.rank.before_sums is not None:
                 self.rank.before_sums(self)
+        elif len(self.rank.plan.seats_of(self.rank.worker)) > 1:
+            self.ledger = ledger_entries(self._numbers_by_layer())
         if any(len(part.ranks) > 1 for part in reduction.parts):
             with self._timed("allreduce", reduction.duration_s) as timed:
                 self._sum_parts(reduction.parts)
@@ -604,6 +610,14 @@ class Iteration:
         if held.is_last:
             total, count = held.gradients.loss()
             self.loss = total / count if count else math.nan
+
+    def _numbers_by_layer(self) -> dict[int, set[int]]:
+        """By layer, the micro-batches whose backward pass this rank has run there."""
+        found: dict[int, set[int]] = {}
+        for number, layers in self._backward:
+            for layer in range(*layers):
+                found.setdefault(layer, set()).add(number)
+        return found
 
     def _sum_parts(self, parts: Sequence[GradientBucket]) -> None:
         held, transport = self.rank.held, self.rank.transport
@@ -655,7 +669,7 @@ class Iteration:
 
     def _post(self, one: Receive) -> None:
         rank = self.rank
-        like = rank.message_like(rank.at_boundary(one.message))
+        like = rank.message_like(rank.boundary_of[one.message])
         rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
 

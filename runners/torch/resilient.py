@@ -68,6 +68,7 @@ from ..resilience.protocol import (
     Welcome,
     Whereabouts,
 )
+from ..resilience.regrouping import stage_of
 from ..resilience.worker_rules import (
     Action,
     Connect,
@@ -318,7 +319,7 @@ class ResilientWorker:
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
         if self._to_fill is not None:
-            layers = self._to_fill.of(task.plan.stage_of(task.worker()).layers, filled=True)
+            layers = self._to_fill.of(task.plan.layers_of(task.worker()), filled=True)
         self._held = self._build(layers, task.plan, task.worker())
         self._warm_up(target)
         evaluation = task.evaluation
@@ -469,8 +470,8 @@ class ResilientWorker:
         self._activity.be("preparing", "its stage")
         program, held = self._program(epoch.plan), self._held
         plan, worker = program.plan, program.workers[rank]
-        if held.layers_range != plan.stage_of(worker).layers:
-            held = self._build(self._layers_for(plan.stage_of(worker).layers, epoch), plan, worker)
+        if held.holds != plan.layers_of(worker):
+            held = self._build(self._layers_for(plan.layers_of(worker), epoch), plan, worker)
         rest = self._program_of_rest(epoch)
         if rest is None:
             self._adapt(held, program, rank)
@@ -490,35 +491,40 @@ class ResilientWorker:
         """Let a stage serve a plan."""
         # What the device holds is the limit of the plan that the job began with: that of a later one may count on the
         # host's memory.
-        limit_bytes = self._task.plan.stage_of(self._task.worker()).memory_limit_bytes
+        limit_bytes = self._task.plan.limit_bytes(self._task.worker())
         plan, worker = program.plan, program.workers[rank]
-        waiting = hosted(tuple(worker.operations()), plan.stage_of(worker), limit_bytes)
+        waiting = hosted(tuple(worker.operations()), partial(plan.stage_at, worker), limit_bytes)
+        stages = plan.template_of(worker.pipeline).stages
         held.adapt(
             splits_backward(program.instructions[rank]),
-            {plan.microbatch_offset(pipeline) + number for pipeline, number in waiting},
+            {
+                number if stage is None else (number, stages[stage].layers)
+                for number, stage in ((plan.microbatch_offset(origin) + own, stage) for origin, own, stage in waiting)
+            },
         )
 
-    def _layers_for(self, stage: Layers, epoch: Epoch) -> Sequence[nn.Module]:
-        """The layers with room for a stage; values are made anew only where nobody has any."""
+    def _layers_for(self, held: tuple[Layers, ...], epoch: Epoch) -> Sequence[nn.Module]:
+        """The layers with room for a worker's; values are made anew only where nobody has any."""
         if self._to_fill is not None:
-            return self._to_fill.of(stage, filled=epoch.nothing_committed and epoch.resume is None)
-        spare = None if epoch.nothing_committed else self._spare.of(stage, "cpu")
+            return self._to_fill.of(held, filled=epoch.nothing_committed and epoch.resume is None)
+        spare = None if epoch.nothing_committed else self._spare.of(held, "cpu")
         return spare or self._task.make_layers()
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
-        stages = plan.template_of(worker.pipeline).stages
+        first, *further = plan.layers_of(worker)
         held = HeldStage(
             layers,
-            stages[worker.stage].layers,
+            first,
             self._task.loss,
             self._task.optimizer,
             self._task.device,
-            is_last=worker.stage == len(stages) - 1,
+            is_last=plan.stages_of(worker)[-1].layers[1] == plan.total_layers(),
             clip_norm=self._task.clip_norm,
             ties=self._ties,
             precision=self._task.precision,
             schedule=self._task.schedule,
             buffers=self._task.buffers,
+            further=further,
         )
         held.expect(self._named)
         return held
@@ -535,7 +541,7 @@ class ResilientWorker:
     def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
         """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
         assert self._plane is not None
-        held, before = self._fitting, self._held if self._rules.layers is not None else None
+        held, before = self._fitting, self._held if self._rules.holds is not None else None
         copied: set[int] = set()
         if not epoch.nothing_committed:
             sources = {copy.source for copy in epoch.copies if copy.target == rank}
@@ -543,7 +549,8 @@ class ResilientWorker:
             copied = take_over(epoch.copies, rank, self._plane.direct, before, held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
             held.prime_optimizer()
-            held.load(read_tied_state(Path(epoch.resume), held.layers_range, self._ties))
+            for layers in held.holds:
+                held.load_layers(layers, read_tied_state(Path(epoch.resume), layers, self._ties))
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if epoch.nothing_committed:
@@ -555,7 +562,9 @@ class ResilientWorker:
         self._rank = self._by_plan = self._rank_in(self._program(epoch.plan), rank, self._plane)
         if (rest := self._program_of_rest(epoch)) is not None:
             self._rank = replace(self._rank_in(rest, rank, self._plane), transfers=None)
-        return Ready(epoch.epoch, held.layers_range, tuple(sorted(sums.items())), tuple(sorted(ended.items())))
+        first, *further = held.holds
+        checksums, of_sums = (tuple(sorted(found.items())) for found in (sums, ended))
+        return Ready(epoch.epoch, first, checksums, of_sums, tuple(further))
 
     def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
         """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""
@@ -567,20 +576,17 @@ class ResilientWorker:
         return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
-        first, stop = self._held.layers_range
         return Rank(
             program,
             number,
             self._held,
             plane.transport,
-            like(self._boundaries[first], self._held.device),
-            like(self._boundaries[stop], self._held.device),
+            lambda boundary: like(self._boundaries[boundary], self._held.device),
             self._now_s,
             self._spans.append,
             self._task.paced,
             self._task.seed,
             true_slowdown=self._task.worker().slowdown or 1.0,
-            like_at=lambda boundary: like(self._boundaries[boundary], self._held.device),
             before=self._injection.before,
             executing=self._execute,
             before_sums=self._tell_losses,
@@ -604,7 +610,7 @@ class ResilientWorker:
 
     def _standing(self, regroup: Regroup) -> Standing:
         """What there is of an iteration under way; what is not told of is dropped."""
-        layers, progress = self._rules.layers, self._progress.get(regroup.iteration)
+        layers, progress = stage_of(self._rules.holds), self._progress.get(regroup.iteration)
         if progress is None or layers is None or self._task.log_memory_bytes == 0:
             self._drop_progress()
             return Standing(self._task.name, layers)
@@ -662,7 +668,7 @@ class ResilientWorker:
             batch.prefetch(number, rank.reads)  # of the first iteration of a plan nothing has been read
             batch.prefetch(number + 1, self._by_plan.reads)
         self._forget_until(self._rules.committed)
-        is_noted = is_rest or self._task.log_memory_bytes != 0
+        is_noted = is_rest or (self._task.log_memory_bytes != 0 and not rank.plan.is_placed)
         iteration = Iteration(rank, number, batch(number), self._progress_of(number) if is_noted else None)
         iteration.reduce()
         self._activity.be("computing", "vote")
@@ -727,10 +733,12 @@ class ResilientWorker:
 
     def _warm_up(self, target: Tree) -> None:
         """Pay for first calls now: survivors would have to wait for them."""
-        held = self._held
-        inputs = zeros(self._boundaries[held.layers_range[0]], held.device)
+        held, last = self._held, len(self._boundaries) - 1
         target, named = on_tensors(lambda one: one.to(held.device), (target, dict(self._named)))
-        held.warm_up(inputs, target if held.is_last else None, named)  # its optimizer has stepped once, on a trial
+        for layers in held.holds:
+            inputs = zeros(self._boundaries[layers[0]], held.device)
+            held.warm_up(inputs, target if layers[1] == last else None, named, layers)
+        # Its optimizer has stepped once, on a trial.
 
     def _send_spans(self) -> None:
         if self._wants_spans and self._spans:

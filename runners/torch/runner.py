@@ -147,10 +147,12 @@ class PlanRunner:
             check_model(plan, layers)
             self._named_inputs = NamedInputs(layers)
             if fill is not None:
-                fill(layers, plan.stage_of(self.worker).layers)
+                for own in plan.layers_of(self.worker):
+                    fill(layers, own)
+            first, *further = plan.layers_of(self.worker)
             self._held = HeldStage(
                 layers,
-                plan.stage_of(self.worker).layers,
+                first,
                 loss,
                 optimizer,
                 self.device,
@@ -161,6 +163,7 @@ class PlanRunner:
                 precision=precision,
                 schedule=schedule,
                 buffers=buffers,
+                further=further,
             )
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
         self._delegated = delegated_peers(transport, program, self.rank)
@@ -274,8 +277,8 @@ class PlanRunner:
         return self.worker.name == last.name
 
     def _is_last(self, worker: Worker) -> bool:
-        """Whether the model ends in a worker's stage."""
-        return worker.stage == len(self.plan.template_of(worker.pipeline).stages) - 1
+        """Whether a worker holds the model's last layer."""
+        return self.plan.stages_of(worker)[-1].layers[1] == self.plan.total_layers()
 
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = {self._everyone, *groups_of(instructions)}
@@ -303,26 +306,29 @@ class PlanRunner:
         )
 
     def _prepare(self, batch: Batch) -> Rank:
-        """Learn the shapes of what this stage takes, warm everything up, and agree on a common clock.
+        """Learn the shapes of what this rank's stages take, warm everything up, and agree on a common clock.
 
         Each stage tells the next one the shape of its output through the store, under the number of the layer that it
         flows into, so that inputs are asked for at first stages only (`boundary_samples` would need one on every rank).
         """
-        is_first, held = self.worker.stage == 0, self._held
+        held, total = self._held, self.plan.total_layers()
         inputs: Tree = None
         target: Tree = None
         named = NOTHING
-        if is_first or held.is_last or held.stage.named_inputs.may_take:
+        if 0 in held.numbers or held.is_last or held.stage.named_inputs.may_take:
             given = first_of(batch)
             self._named_inputs.check(given[2])
             inputs, target, named = on_tensors(lambda one: one.to(self.device), (given[0], given[1], dict(given[2])))
-        if not is_first:
-            inputs = zeros(read(self._refusals.get(f"rtk/shape/{held.layers_range[0]}").decode()), self.device)
-        output = held.warm_up(inputs, target if held.is_last else None, named)
-        if not held.is_last:
-            self._store.set(f"rtk/shape/{held.layers_range[1]}", written(output))
-        else:
-            self._store.set("rtk/does_count", json.dumps(self.stage.does_count))
+        likes: dict[int, Tree] = {}
+        for first, stop in (stage.layers for stage in self.plan.stages_of(self.worker)):
+            if first > 0:
+                inputs = zeros(read(self._refusals.get(f"rtk/shape/{first}").decode()), self.device)
+            output = held.warm_up(inputs, target if stop == total else None, named, (first, stop))
+            likes |= {first: inputs, stop: output}
+            if stop < total:
+                self._store.set(f"rtk/shape/{stop}", written(output))
+            else:
+                self._store.set("rtk/does_count", json.dumps(self.stage.does_count))
         # One origin for all ranks of a host, whose monotonic clock they share; else the moment of a common barrier.
         meet(self._transport, self._everyone)
         if self.rank == 0:
@@ -334,8 +340,7 @@ class PlanRunner:
             self.rank,
             self._held,
             self._transport,
-            input_like=inputs,
-            output_like=output,
+            like_at=likes.__getitem__,
             now_s=self.now_s,
             record=self.spans.append,
             paced=self.paced,

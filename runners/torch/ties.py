@@ -1,8 +1,8 @@
 """Tied weights: parameters that several layers share, as GPT-2's head has the matrix of its embedding.
 
-Where a plan puts such layers into different stages, each stage has a copy. Every gradient is summed over all copies, so
-that equal ones stay equal: they begin with the same values and the same optimizer takes the same steps. Where a stage
-has several of the layers, they share one parameter there, as in the whole model.
+Where a plan puts such layers on different workers, each has a copy. Every gradient is summed over all copies, so
+that equal ones stay equal: they begin with the same values and the same optimizer takes the same steps. Where a worker
+has several of the layers, in whichever stages, they share one parameter there, as in the whole model.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ...schemas.plan import Layers
+from .held_layers import HeldLayers
 
 # Copies are compared by whole numbers below this, of which thousands can be added up exactly in float64.
 FINGERPRINTS = 2**40
@@ -58,29 +58,29 @@ def trained_together(ties: Sequence[Tie]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(tie.layers for tie in ties if tie.can_be_cut))
 
 
-def tie(layers: Sequence[nn.Module], held: Layers, ties: Sequence[Tie]) -> None:
+def tie(layers: Sequence[nn.Module], held: HeldLayers, ties: Sequence[Tie]) -> None:
     """Have held layers share their parameters again, which were made, moved or copied one by one.
 
     Args:
         layers: those held.
-        held: [first, stop) in the model.
+        held: which of the model these are.
         ties: of the model; the value in the first held layer is that of all.
     """
     for one in ties:
         places = _held_places(one, held)
         for number, name in places[1:]:
             path, _, last = name.rpartition(".")
-            setattr(layers[number - held[0]].get_submodule(path), last, _parameter(layers, held, places[0]))
+            setattr(layers[held.place(number)].get_submodule(path), last, _parameter(layers, held, places[0]))
 
 
 def trained_ties(
-    layers: Sequence[nn.Module], held: Layers, ties: Sequence[Tie]
+    layers: Sequence[nn.Module], held: HeldLayers, ties: Sequence[Tie]
 ) -> dict[tuple[int, ...], list[nn.Parameter]]:
     """What held layers share, with each other or with layers elsewhere, and is trained: by the layers that share it.
 
     Args:
         layers: those held, tied.
-        held: [first, stop) in the model.
+        held: which of the model these are.
         ties: of the model.
     """
     found: dict[tuple[int, ...], list[nn.Parameter]] = {}
@@ -98,9 +98,9 @@ def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
     return sum(int(one) for one in sums) % FINGERPRINTS
 
 
-def _held_places(one: Tie, held: Layers) -> list[tuple[int, str]]:
-    return [place for place in one.places if held[0] <= place[0] < held[1]]
+def _held_places(one: Tie, held: HeldLayers) -> list[tuple[int, str]]:
+    return [place for place in one.places if place[0] in held]
 
 
-def _parameter(layers: Sequence[nn.Module], held: Layers, place: tuple[int, str]) -> nn.Parameter:
-    return layers[place[0] - held[0]].get_parameter(place[1])
+def _parameter(layers: Sequence[nn.Module], held: HeldLayers, place: tuple[int, str]) -> nn.Parameter:
+    return layers[held.place(place[0])].get_parameter(place[1])

@@ -59,7 +59,7 @@ def placed(
         duration_s=duration_s,
         activation_bytes=np.full(stages, share),
         stash_bytes=np.full(stages, share * stash),
-        limit_bytes=np.full(len(worker_column), limit),
+        limit_bytes=np.full(len(worker_column), float(limit)),
         hop_s=np.tile(np.array(hops), (len(origin), 1)),
         allreduce_s=np.zeros(columns),
         optimizer_s=np.zeros(columns),
@@ -149,3 +149,113 @@ def keeps_limits(problem: PlacedProblem, orders: SeatOrders) -> bool:
     """Whether no worker ever holds more than its limit, up to rounding."""
     limits = problem.limit_bytes.tolist()
     return all(peak <= limit * (1 + ROUNDING) for peak, limit in zip(peaks_bytes(problem, orders), limits, strict=True))
+
+
+def least_value_s(problem: PlacedProblem, most_states: int = 60_000) -> float | None:
+    """The least makespan, or period, of all orders within the limits; None where there are too many to try all.
+
+    Operations are started one after the other in the order of their starts, in all ways; states that are alike from
+    now on are looked at once, those that cannot beat the best known ones not at all.
+    """
+    return _AllOrders(problem, most_states).least_s()
+
+
+@dataclass(frozen=True)
+class _State:
+    """Operations done, with what is known of them: by worker when it is free, and what it holds; ends that matter."""
+
+    done: frozenset[int]
+    free_s: tuple[float, ...]
+    held: tuple[float, ...]
+    first_s: tuple[float, ...]  # of columns
+    ends_s: tuple[tuple[int, float], ...]  # of operations whose follower has not started
+    last_s: float
+
+
+class _AllOrders:
+    def __init__(self, problem: PlacedProblem, most_states: int) -> None:
+        self.problem, self.left = problem, most_states
+        kinds = [(FORWARD, BACKWARD, WEIGHT) if split else (FORWARD, BACKWARD) for split in problem.split.ravel()]
+        self.codes = [cell * KINDS + kind for cell, own in enumerate(kinds) for kind in own]
+        self.worker = {code: int(problem.executor.ravel()[code // KINDS]) for code in self.codes}
+        self.seconds = {code: duration_s(problem, code) for code in self.codes}
+        self.work_s = [0.0] * problem.workers
+        for code in self.codes:
+            self.work_s[self.worker[code]] += self.seconds[code]
+        self.after_s = problem.allreduce_s + (problem.optimizer_s if problem.staggered else problem.optimizer_s.max())
+        self.best_s = np.inf
+
+    def least_s(self) -> float | None:
+        workers, columns = self.problem.workers, len(self.problem.seats)
+        start = _State(frozenset(), (0.0,) * workers, (0.0,) * workers, (-1.0,) * columns, (), 0.0)
+        stack, seen = [start], {start}
+        while stack:
+            state = stack.pop()
+            if len(state.done) == len(self.codes):
+                self.best_s = min(self.best_s, self._least_s(state))
+                continue
+            for following in self._following(state):
+                if following not in seen and self._least_s(following) < self.best_s - ROUNDING:
+                    seen.add(following)
+                    stack.append(following)
+            self.left -= 1
+            if self.left < 0:
+                return None
+        return float(self.best_s)
+
+    def _following(self, state: _State) -> list[_State]:
+        problem, ends_s = self.problem, dict(state.ends_s)
+        found = []
+        for code in self.codes:
+            if code in state.done:
+                continue
+            ready_s = _ready_s(problem, code, ends_s)
+            if ready_s is None:
+                continue
+            worker = self.worker[code]
+            start_s = max(ready_s, state.free_s[worker])
+            cell, kind = divmod(code, KINDS)
+            stage, split = cell % problem.stages, bool(problem.split.ravel()[cell])
+            activation, stash = float(problem.activation_bytes[stage]), float(problem.stash_bytes[stage])
+            gained = (activation, (stash if split else 0.0) - activation, -stash)[kind]
+            held = state.held[worker] + gained
+            if start_s < state.last_s or held > problem.limit_bytes[worker] * (1 + ROUNDING) + ROUNDING:
+                continue
+            free_s, holds, first_s = list(state.free_s), list(state.held), list(state.first_s)
+            free_s[worker], holds[worker] = start_s + self.seconds[code], held
+            column = int(problem.worker_column[worker])
+            first_s[column] = start_s if first_s[column] < 0 else first_s[column]
+            later = ends_s | {code: free_s[worker]}
+            # Who has had its follower is not waited for any more; the last F waits for I, each I for W and I.
+            done = state.done | {code}
+            kept = tuple((one, end) for one, end in later.items() if not self._followed(one, done))
+            found.append(_State(done, tuple(free_s), tuple(holds), tuple(first_s), kept, start_s))
+        return sorted(found, key=lambda one: -one.last_s)
+
+    def _followed(self, code: int, done: frozenset[int]) -> bool:
+        cell, kind = divmod(code, KINDS)
+        stage = cell % self.problem.stages
+        followers = []
+        if kind == FORWARD:
+            last = stage == self.problem.stages - 1
+            followers = [code + BACKWARD] if last else [code + KINDS]
+        elif kind == BACKWARD:
+            followers = [code - KINDS] if stage else []
+            followers += [code + 1] if self.problem.split.ravel()[cell] else []
+        return done.issuperset(followers)
+
+    def _least_s(self, state: _State) -> float:
+        """No completion of a state is better."""
+        found_s = 0.0
+        done_s = [0.0] * self.problem.workers
+        for code in state.done:
+            done_s[self.worker[code]] += self.seconds[code]
+        for worker, free_s in enumerate(state.free_s):
+            column = int(self.problem.worker_column[worker])
+            left_s = self.work_s[worker] - done_s[worker]
+            end_s = max(free_s, state.last_s) + left_s if left_s > 0 else free_s
+            begin_s = state.first_s[column] if self.problem.staggered else 0.0
+            if begin_s < 0:
+                begin_s = end_s - left_s
+            found_s = max(found_s, end_s - begin_s + float(self.after_s[column]))
+        return found_s

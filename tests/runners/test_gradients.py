@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rtk.runners.torch.gradients import FlatGradients
+from rtk.runners.torch.held_layers import HeldLayers
 
 KINDS = ("linear", "double", "mixed", "frozen", "empty")
 
@@ -28,7 +29,8 @@ def make_layer(kind: str) -> nn.Module:
 
 def held(kinds: list[str], first: int, stop: int) -> tuple[list[nn.Module], FlatGradients]:
     layers = [make_layer(kind) for kind in kinds[first:stop]]
-    return layers, FlatGradients(layers, first, torch.device("cpu"), with_loss=stop == len(kinds))
+    those = HeldLayers(((first, stop),))
+    return layers, FlatGradients(layers, those, torch.device("cpu"), with_loss=stop == len(kinds))
 
 
 def own_gradients(layers: list[nn.Module]) -> list[torch.Tensor]:
@@ -73,14 +75,15 @@ def test_a_shared_parameter_belongs_to_the_first_of_its_layers() -> None:
     """Tied weights stand once, with the first layer; a last layer that has no other ones keeps the loss apart."""
     first, last = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
     last.weight = first.weight
-    gradients = FlatGradients([first, last], 4, torch.device("cpu"), with_loss=True)
+    gradients = FlatGradients([first, last], HeldLayers(((4, 6),)), torch.device("cpu"), with_loss=True)
     assert [len(view) for view in gradients.of_layers((4, 5))] == [4]
     assert [len(view) for view in gradients.of_layers((5, 6))] == [2]
 
 
 def test_losses_keep_their_digits_beside_bfloat16() -> None:
     """A sum of losses is as exact as float32, whatever type the last layer's gradients have."""
-    gradients = FlatGradients([nn.Linear(2, 2, dtype=torch.bfloat16)], 0, torch.device("cpu"), with_loss=True)
+    layer = nn.Linear(2, 2, dtype=torch.bfloat16)
+    gradients = FlatGradients([layer], HeldLayers(((0, 1),)), torch.device("cpu"), with_loss=True)
     for _ in range(100):
         gradients.add_loss(torch.tensor([0.0511, 150_001]))
     total, count = gradients.loss()
@@ -92,8 +95,11 @@ def test_what_layers_share_stands_by_itself_and_counts_once() -> None:
     first, last = nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
     last.weight = first.weight
     ties: dict[tuple[int, ...], list[nn.Parameter]] = {(4, 9): list(first.parameters())}
-    front = FlatGradients([first], 4, torch.device("cpu"), with_loss=False, ties=ties)
-    back = FlatGradients([last], 9, torch.device("cpu"), with_loss=True, ties=ties)  # takes the gradients over
+    front = FlatGradients([first], HeldLayers(((4, 5),)), torch.device("cpu"), with_loss=False, ties=ties)
+    # It takes the gradients over.
+    back = FlatGradients(
+        [last], HeldLayers(((9, 10),)), torch.device("cpu"), with_loss=True, ties=ties
+    )  # takes the gradients over
     assert (front.of_layers((4, 5)), [len(view) for view in back.of_layers((9, 10))]) == ([], [4])
     for gradients in (front, back):
         (tied,) = gradients.of_tie((4, 9))

@@ -81,7 +81,7 @@ def make_rank(plan: Plan, spans: list[Span] | None = None) -> Rank:
     )
     like = torch.empty(2, WIDTH)
     record = ([] if spans is None else spans).append
-    return Rank(program, 0, held, Alone(), like, like, time.perf_counter, record)
+    return Rank(program, 0, held, Alone(), lambda boundary: like, time.perf_counter, record)
 
 
 def batch() -> Batch:
@@ -260,7 +260,8 @@ def test_randomness_depends_on_its_place_in_the_training_only() -> None:
     """What a layer draws is given by seed, iteration, micro-batch and layer, and unlike in all of them."""
     layers = [Recording(), Recording()]
     rank = make_rank(make_plan())
-    rank.held.stage.layers.extend(layers)
+    own = rank.held.stage.layers
+    own[0], own[1] = (nn.Sequential(*both) for both in zip(own, layers, strict=True))
     found: dict[tuple[int, int, int, int], float] = {}
     for seed, number in ((0, 0), (0, 1), (1, 0), (0, 0)):
         run = Iteration(replace(rank, seed=seed), number, batch())

@@ -3,11 +3,12 @@
 import gc
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -17,7 +18,7 @@ from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
-from rtk.runners.torch.hosting import hosted
+from rtk.runners.torch.hosting import Key, hosted
 from rtk.runners.torch.stage import TorchStage
 from rtk.runners.torch.staging import HostStaging
 from rtk.schemas.orders import Operation
@@ -25,6 +26,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.plan import Stage as PlannedStage
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
+from ..placed_plans import placed_plans
 from .test_staging import FakeStreams
 
 PLANNED = PlannedStage((0, 1), 1.0, 1.0, 1.0, activation_bytes=2, weight_stash_bytes=1)
@@ -41,13 +43,25 @@ def test_plans_within_the_limit_host_nothing() -> None:
         assert all(not those for those in hosted_in(plan).values())
 
 
-def hosted_in(plan: Plan, limit_bytes: float | None = None) -> dict[str, frozenset[tuple[int, int]]]:
+def hosted_in(plan: Plan, limit_bytes: float | None = None) -> dict[str, frozenset[Key]]:
     found = {}
     for worker in plan.workers:
         stage = plan.stage_of(worker)
         limit = stage.memory_limit_bytes if limit_bytes is None else limit_bytes
-        found[worker.name] = hosted(tuple(worker.operations()), stage, limit)
+        found[worker.name] = hosted(tuple(worker.operations()), partial(plan.stage_at, worker), limit)
     return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(placed_plans())
+def test_nothing_of_a_placed_plan_waits_that_fits(plan: Plan) -> None:
+    """A valid plan keeps its limits; where one chunk less has room, some chunk of the worker's waits."""
+    for worker in plan.live_workers():
+        orders, stage_at = tuple(worker.operations()), partial(plan.stage_at, worker)
+        assert not hosted(orders, stage_at, plan.limit_bytes(worker))
+        if orders and all(stage_at(one).activation_bytes > 0 for one in orders):
+            waiting = hosted(orders, stage_at, min(stage_at(one).activation_bytes for one in orders) / 2)
+            assert waiting == {one[1:] for one in orders}
 
 
 def test_a_smaller_device_hosts_more_of_an_adapted_plan() -> None:
@@ -66,15 +80,15 @@ def test_the_device_never_holds_more(order: list[tuple[str, int]], limit_bytes: 
     ranks = {"F": 0, "I": 1, "W": 2}
     kinds = {n: iter(sorted((kind for kind, m in order if m == n), key=ranks.__getitem__)) for n in range(4)}
     operations = [Operation(next(kinds[n]), 0, n) for _, n in order]  # type: ignore[arg-type]
-    waiting = hosted(operations, PLANNED, limit_bytes)
+    waiting = hosted(operations, lambda one: PLANNED, limit_bytes)
     assert peak_bytes(operations, waiting) <= max(0, limit_bytes - 2 if waiting else limit_bytes)
     assert bool(waiting) == (peak_bytes(operations, frozenset()) > limit_bytes)
 
 
-def peak_bytes(operations: list[Operation], waiting: frozenset[tuple[int, int]]) -> float:
+def peak_bytes(operations: list[Operation], waiting: frozenset[Key]) -> float:
     used, most = 0.0, 0.0
     for operation in operations:
-        if operation[1:3] not in waiting:
+        if operation[1:] not in waiting:
             used += {"F": 2.0, "I": -1.0, "W": -1.0}[operation.kind]
         most = max(most, used)
     return most

@@ -166,19 +166,16 @@ class Job:
 
     def rank(self, number: int, program: Program, held: HeldStage, turns: Turns) -> Rank:
         """What a worker of the plan executes its program with."""
-        first, stop = held.layers_range
         held.adapt(splits_backward(program.instructions[number]), self.hosted)
         return Rank(
             program,
             number,
             held,
             TurnTransport(turns, number),
-            like(self.samples[first]),
-            like(self.samples[stop]),
+            lambda boundary: like(self.samples[boundary]),
             lambda: 0.0,
             lambda span: None,
             seed=SEED,
-            like_at=lambda boundary: like(self.samples[boundary]),
             executing=lambda instruction: turns.pause(number),
             before_sums=self.crew[number].tell,
         )

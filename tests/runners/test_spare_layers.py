@@ -34,7 +34,7 @@ def test_a_stage_of_spare_layers_is_the_stage_once_loaded(stage: tuple[int, int]
     """The same names, shapes and outputs, in storage of its own; the layers they were made like stay as they are."""
     real = layers()
     before = copy.deepcopy(real)
-    room = SpareLayers(real).of(stage, "cpu")
+    room = SpareLayers(real).of([stage], "cpu")
     assert room is not None
     assert len(room) == len(real)
     for layer in room[slice(*stage)]:
@@ -49,7 +49,7 @@ def test_a_stage_of_spare_layers_is_the_stage_once_loaded(stage: tuple[int, int]
 def test_each_time_there_is_other_room() -> None:
     """Two stages made of one model's spare layers share nothing, and hold what a stage of real ones does."""
     spare = SpareLayers(layers())
-    first, second = spare.of((0, 2), "cpu"), spare.of((0, 2), "cpu")
+    first, second = spare.of([(0, 2)], "cpu"), spare.of([(0, 2)], "cpu")
     assert first is not None and second is not None
     held = [HeldStage(one, (0, 2), F.mse_loss, torch.optim.SGD) for one in (first, second, layers())]
     assert len({id(parameter) for one in held for parameter in one.stage.parameters()}) == 3 * 4
@@ -58,5 +58,5 @@ def test_each_time_there_is_other_room() -> None:
 
 def test_what_its_state_does_not_say_is_made_anew() -> None:
     """No spare layer where a buffer is not part of the state."""
-    assert SpareLayers([*layers(), Masked()]).of((0, 4), "cpu") is not None
-    assert SpareLayers([*layers(), Masked()]).of((3, 5), "cpu") is None
+    assert SpareLayers([*layers(), Masked()]).of([(0, 4)], "cpu") is not None
+    assert SpareLayers([*layers(), Masked()]).of([(3, 5)], "cpu") is None

@@ -246,7 +246,7 @@ def test_a_stage_that_comes_to_hold_both_has_one_parameter() -> None:
     """Layers that were made one by one share again what they share in the model; within one layer too."""
     ties = ties_of(scripted.layers())
     assert trained_together(ties) == ((0, LAST),)
-    room = SpareLayers(scripted.layers()).of((0, LAST + 1), "cpu")
+    room = SpareLayers(scripted.layers()).of([(0, LAST + 1)], "cpu")
     assert room is not None
     assert room[0].get_parameter("token.weight") is not room[LAST].get_parameter("logits.weight")
     stage = held(0, LAST + 1, room, ties)
@@ -254,7 +254,7 @@ def test_a_stage_that_comes_to_hold_both_has_one_parameter() -> None:
     assert stage.state().keys() == held(0, LAST + 1).state().keys()
     pair = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     pair[1].weight = pair[0].weight
-    spare = SpareLayers([pair]).of((0, 1), "cpu")
+    spare = SpareLayers([pair]).of([(0, 1)], "cpu")
     assert spare is not None
     assert len(list(held(0, 1, spare, ties_of([pair])).stage.parameters())) == 1
 

@@ -23,7 +23,7 @@ from rtk.schemas.conditions import HEALTHY, Conditions, LinkPlace, SlowLink, Slo
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.orders import Operation
-from rtk.schemas.plan import Place, Plan, name_of
+from rtk.schemas.plan import Place, Plan, Worker, name_of
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 from rtk.schemas.protocols import Answers, Hand, Replanned
 

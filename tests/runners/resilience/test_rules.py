@@ -33,6 +33,7 @@ from rtk.runners.resilience.worker_rules import JointAction
 from rtk.schemas.conditions import Conditions, SlowLink, SlowWorker, pair_of
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
+from rtk.schemas.resumption import layers_in
 
 from . import toy_cluster
 from .toy_cluster import (

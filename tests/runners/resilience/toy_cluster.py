@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Literal
 
 from rtk.planners.resumption.plan import plan_rest
@@ -61,7 +61,7 @@ from rtk.runners.resilience.protocol import (
     Vote,
     Whereabouts,
 )
-from rtk.runners.resilience.regrouping import planned_rest
+from rtk.runners.resilience.regrouping import planned_rest, stage_of
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.worker_rules import (
     Action,
@@ -92,7 +92,7 @@ from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
 from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
-from rtk.schemas.resumption import LedgerEntry, Rest, Standing, ledger_entries
+from rtk.schemas.resumption import LedgerEntry, Rest, Standing, layers_in, ledger_entries
 
 from ...strategies import number_of
 from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact
@@ -839,9 +839,8 @@ class ToyCluster:
         """Its layers that no worker of a lower rank holds."""
         places = live_places(worker.plan)
         assert worker.place is not None
-        own = places.index(worker.place)
-        below, held = ([layers_at(worker.plan, place) for place in some] for some in (places[:own], places[own : own + 1]))
-        return iter(sorted(layers_in(chain(*held)) - layers_in(chain(*below))))
+        below = chain.from_iterable(layers_at(worker.plan, place) for place in places[: places.index(worker.place)])
+        return iter(sorted(layers_in(layers_at(worker.plan, worker.place)) - layers_in(below)))
 
     def _square(self, worker: ToyWorker, iteration: int) -> float:
         """One layer's share of what the norm is to be."""

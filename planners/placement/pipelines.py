@@ -1,0 +1,84 @@
+"""Orders for pipelines whose workers hold several virtual stages: each is ordered on its own, equal ones once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..scheduling.assemble import with_prediction
+from ..scheduling.problem import ROUNDING, alone
+from ..scheduling.solve import Effort
+from .bounds import lower_bound
+from .problem import placed_problem, with_placed_orders
+from .search import solve
+
+if TYPE_CHECKING:
+    from ...schemas.plan import Plan
+    from .problem import Floats, PlacedProblem
+
+
+def with_placed_pipelines(plan: Plan, *, split: bool, effort: Effort) -> Plan:
+    """A plan with orders in which every pipeline runs its own micro-batches, and with its prediction.
+
+    Args:
+        plan: of one template with a placement, all its workers alive; without orders.
+        split: whether backwards are split in I and W, each where it is best, or are full ones.
+        effort: how hard to try.
+
+    Returns:
+        A checked plan. Where backwards are full workers hold no more than in interleaved 1F1B; where they are split, no
+        more than in 1F1B, unless that makes the iteration shorter.
+
+    Raises:
+        InfeasibleError: a limit does not admit what one micro-batch needs.
+    """
+    slow: list[list[float | None]] = [[] for _ in plan.pipelines]
+    for worker in plan.workers:
+        slow[worker.pipeline].append(worker.slowdown)
+    kinds = [(each.microbatches, plan.links_of(k), tuple(slow[k])) for k, each in enumerate(plan.pipelines)]
+    found = {one: _ordered(alone(plan, kinds.index(one)), split, effort) for one in dict.fromkeys(kinds)}
+    orders = [found[one].orders for one in kinds]
+    workers = tuple(replace(worker, order=orders[worker.pipeline][worker.stage]) for worker in plan.workers)
+    return with_prediction(replace(plan, workers=workers), bound_s=max(one.bound_s for one in found.values()))
+
+
+@dataclass(frozen=True)
+class _PlacedOrders:
+    """One pipeline's orders as text, and a proven bound on its iteration time in s."""
+
+    orders: Sequence[str]
+    bound_s: float
+
+
+def _ordered(one: Plan, split: bool, effort: Effort) -> _PlacedOrders:
+    problem = placed_problem(one, split=split)
+    modest = replace(problem, limit_bytes=np.minimum(problem.limit_bytes, _usual_bytes(problem, split)))
+    bound_s, modest_bound_s = lower_bound(problem).value_s, lower_bound(modest).value_s
+    if split:
+        solution = solve(modest, Effort("rules"), modest_bound_s)
+        if solution.value_s > bound_s * (1 + ROUNDING):
+            solution = solve(problem, effort, bound_s, start=solution.orders)
+            bound_s = solution.bound_s
+    else:
+        solution = solve(modest, effort, modest_bound_s)
+    workers = with_placed_orders(one, problem, solution.orders).workers
+    return _PlacedOrders([worker.order or "" for worker in workers], bound_s)
+
+
+def _usual_bytes(problem: PlacedProblem, split: bool) -> Floats:
+    """What each worker holds by 1F1B: S times what a micro-batch needs there; for full backwards by interleaved 1F1B.
+
+    That warms up with (C - 1) S + 2 (S - 1 - c) + 1 chunks (Narayanan et al., 2021).
+    """
+    columns, sizes = len(problem.seats), problem.activation_bytes
+    held = [sizes[list(seats)] for seats in problem.seats]
+    if split:
+        found = [columns * size.sum() for size in held]
+    else:
+        ahead = (((len(size) - 1) * columns + 2 * (columns - 1 - c) + 1, size) for c, size in enumerate(held))
+        found = [count * size.max() for count, size in ahead]
+    usual: Floats = np.array(found)[problem.worker_column] * (1 + ROUNDING)
+    return usual

@@ -1,0 +1,190 @@
+"""From a placed problem to orders: rules, published orders, and annealing of due times.
+
+Each part stops at the proven lower bound, so most problems never see the next one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from math import exp
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..scheduling.problem import Proven
+from ..scheduling.solve import Effort
+from .exact_seats import SeatCpSat
+from .published import published_orders
+from .rules import pace_s, portfolio
+from .scheduler import DueTimes, SeatScheduler, fits
+
+if TYPE_CHECKING:
+    from .problem import PlacedProblem, SeatOrders
+
+# How many rules are tried before machine code may be worth loading.
+FIRST_LOOK = 8
+# Up to so many operations published orders are tried; to write them down takes as long as some rules.
+PUBLISHED_OPERATIONS = 50_000
+# Operations that rules may schedule in all, and annealing: a second or two of machine code each.
+RULES_OPERATIONS = 10_000_000
+ANNEALED_OPERATIONS = 12_000_000
+# From how many of the best rules annealing begins, and how many others each tries at most.
+STARTS = 3
+ANNEALING_RUNS = 6000
+FEWEST_RUNS = 50
+# Cooling, relative to the objective; and steps of offsets, in paces.
+HOTTEST, COLDEST = 5e-3, 5e-5
+STEPS = (0.2, 1.0)
+# How often keys are moved for some jobs only, and for how long a worker may wait for what is more urgent.
+PARTLY = 0.3
+WAITS = (0.0, 0.3, 0.5, 0.7, 1.0)
+
+
+@dataclass(frozen=True)
+class PlacedSolution(Proven):
+    """Orders as operation codes, their objective, and the proven bound on it (s); `found_by` names the part."""
+
+    orders: SeatOrders
+    value_s: float
+    bound_s: float
+    found_by: str
+
+
+def solve(
+    problem: PlacedProblem, effort: Effort, bound_s: float = 0.0, *, start: SeatOrders | None = None
+) -> PlacedSolution:
+    """Order a placed problem's operations for the least makespan, or period.
+
+    Args:
+        problem: what to order.
+        effort: how hard to try: "rules" tries a few rules, in milliseconds, for whoever waits.
+        bound_s: what no orders undercut, in s; the search ends there.
+        start: orders that are known already; what is found is no worse.
+
+    Raises:
+        InfeasibleError: a limit does not admit what one micro-batch needs.
+    """
+    rules = list(portfolio(problem))
+    best = PlacedSolution([], float("inf"), bound_s, "nothing")
+    if start is not None:
+        best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
+    parts: tuple[Callable[[PlacedSolution], PlacedSolution], ...] = (
+        lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
+        lambda best: _try_published(problem, best),
+        lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
+        lambda best: _anneal(problem, rules, best, effort.seed),
+        lambda best: _polish(problem, best, effort),
+    )
+    for part in parts[:1] if effort.solver == "rules" else parts:
+        best = part(best)
+        if best.optimal:
+            break
+    return best
+
+
+def _try_rules(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution) -> PlacedSolution:
+    """The best by these rules, as far as the budget goes."""
+    tried = rules[: max(FIRST_LOOK, RULES_OPERATIONS // problem.operations)]
+    scheduler = SeatScheduler(problem, runs=len(tried))
+    for one in tried:
+        found_s = scheduler.run(one)
+        if found_s < best.value_s:
+            best = _better(best, found_s, scheduler.orders(), "portfolio")
+            if best.optimal:
+                break
+    return best
+
+
+def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSolution:
+    """The best published order that memory admits, where there is any for the placement and few enough operations."""
+    if problem.operations > PUBLISHED_OPERATIONS:
+        return best
+    scheduler = SeatScheduler(problem)
+    for name, orders in published_orders(problem):
+        if fits(problem, orders):
+            best = _better(best, scheduler.value_s(orders), orders, name)
+    return best
+
+
+def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, seed: int) -> PlacedSolution:
+    """Annealing of due times: from the best rules, and at last from the best orders, as far as the budget goes."""
+    runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
+    if runs < FEWEST_RUNS:
+        return best
+    tried = rules[: max(FIRST_LOOK, RULES_OPERATIONS // problem.operations)]
+    scheduler = SeatScheduler(problem, runs=len(tried) + (STARTS + 1) * runs)
+    chance = random.Random(seed)
+    for start in sorted(tried, key=scheduler.run)[:STARTS]:
+        best = _anneal_from(scheduler, start, best, runs, chance)
+    return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
+
+
+def _anneal_from(
+    scheduler: SeatScheduler, current: DueTimes, best: PlacedSolution, runs: int, chance: random.Random
+) -> PlacedSolution:
+    """Simulated annealing from some rules, until the bound is reached or so many others were tried."""
+    whole_s, current_s = pace_s(scheduler.problem), scheduler.run(current)
+    for run in range(runs):
+        if best.optimal:
+            break
+        other = _neighbour(current, whole_s, chance)
+        other_s = scheduler.run(other)
+        heat_s = best.value_s * HOTTEST * (COLDEST / HOTTEST) ** (run / runs)
+        if other_s <= current_s or chance.random() < exp((current_s - other_s) / heat_s):
+            current, current_s = other, other_s
+        if other_s < best.value_s:
+            best = _better(best, other_s, scheduler.orders(), "annealing")
+    return best
+
+
+def _neighbour(rules: DueTimes, whole_s: float, chance: random.Random) -> DueTimes:
+    """The rules with another pace, entry or wait; or with some keys of a kind moved: of single stages or a run of them.
+
+    Args:
+        rules: to change.
+        whole_s: the pace of the busiest worker.
+        chance: the source of randomness.
+    """
+    jobs, (stages, kinds) = len(rules.due_s), rules.offset_s.shape[-2:]
+    what = chance.random()
+    if what < 0.08:
+        return replace(rules, due_s=rules.due_s + chance.gauss(0.0, 0.1 * whole_s) * np.arange(jobs))
+    if what < 0.2:
+        burst = chance.choice((None, rules.burst or 1.0, 1.0, chance.uniform(0.5, stages)))
+        return replace(rules, burst=burst, entry_s=(rules.entry_s or whole_s) * exp(chance.gauss(0.0, 0.05)))
+    if what < 0.24:
+        return replace(rules, wait=chance.choice(WAITS))
+    offset_s = np.broadcast_to(rules.offset_s, (jobs, stages, kinds)).copy()
+    size_s = chance.choice(STEPS) * whole_s
+    some = slice(None)
+    if chance.random() < PARTLY:
+        first = chance.randrange(jobs)
+        some = slice(first, first + chance.randint(1, jobs))
+    if what < 0.6:
+        for _ in range(chance.randint(1, 4)):
+            offset_s[some, chance.randrange(stages), chance.randrange(kinds)] += chance.gauss(0.0, size_s)
+    else:
+        first, last = sorted((chance.randrange(stages), chance.randrange(stages)))
+        offset_s[some, first : last + 1, chance.randrange(kinds)] += chance.gauss(0.0, size_s)
+    return replace(rules, offset_s=offset_s)
+
+
+def _polish(problem: PlacedProblem, best: PlacedSolution, effort: Effort) -> PlacedSolution:
+    """What CP-SAT makes of it, if it is asked for, or is there and has time."""
+    asked = effort.solver == "cp-sat" or (effort.solver == "auto" and find_spec("ortools") is not None)
+    if not asked or effort.time_limit_s <= 0:
+        return best
+    attempt = SeatCpSat().improve(
+        problem, best.orders, best.bound_s, time_limit_s=effort.time_limit_s, seed=effort.seed
+    )
+    best = replace(best, bound_s=max(best.bound_s, attempt.bound_s))
+    if attempt.orders is None:
+        return best
+    return _better(best, SeatScheduler(problem).value_s(attempt.orders), attempt.orders, attempt.solver)
+
+
+def _better(best: PlacedSolution, found_s: float, orders: SeatOrders, found_by: str) -> PlacedSolution:
+    return replace(best, orders=orders, value_s=found_s, found_by=found_by) if found_s < best.value_s else best
