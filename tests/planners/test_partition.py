@@ -68,6 +68,8 @@ def test_stages_are_the_sums_of_their_layers(profile: Profile, data: st.DataObje
         layers = profile.layers[slice(*stage.layers)]
         assert stage.forward_s == sum(layer.costs[0].forward_s for layer in layers)
         assert stage.backward_weight_s == sum(layer.costs[0].backward_weight_s for layer in layers)
+        assert stage.duration_s("B") == pytest.approx(sum(layer.costs[0].full_s for layer in layers))
+        assert (stage.backward_s is None) == all(layer.costs[0].backward_s is None for layer in layers)
         assert stage.activation_bytes == sum(layer.activation_bytes for layer in layers)
         assert stage.allreduce_s == 0
         assert stage.memory_limit_bytes is None

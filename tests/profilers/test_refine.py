@@ -116,6 +116,20 @@ def test_full_backward_passes_scale_both_parts(case: tuple[Profile, Profile, lis
         assert new["I"] / new["W"] == pytest.approx(old["I"] / old["W"])
 
 
+def test_full_backward_passes_with_a_time_of_their_own_keep_their_share() -> None:
+    """A measured B corrects `backward_s` to itself; measured I and W scale it with their sum."""
+    said = profile_of((1, 2, 2, 1))
+    said = replace(said, layers=(replace(said.layers[0], costs=(replace(said.layers[0].costs[0], backward_s=3.0),)),))
+    run = run_of(timeline_of(said, [], fused=True), [], said)
+    (found,) = refine(said, [run]).profile.layers[0].costs
+    measured_s = 4.0  # the timeline's B: I and W one after the other
+    assert found.backward_s == pytest.approx(measured_s)
+    assert found.backward_input_s == found.backward_weight_s == pytest.approx(2 * measured_s / 3)
+    slower = scaled(said, [], [(1, 2, 2, 1)])
+    (found,) = refine(said, [run_of(timeline_of(slower, []), [], said)]).profile.layers[0].costs
+    assert (found.backward_input_s, found.backward_s) == (pytest.approx(4), pytest.approx(6))
+
+
 def test_several_cuts_give_finer_factors() -> None:
     """The stages of all timelines agree afterwards; a truth made of one factor for each stage of each cut comes out."""
     randomness = random.Random(0)

@@ -151,9 +151,10 @@ def test_contradiction_is_refused_at_its_place(name: str) -> None:
 
 
 def test_full_backward_takes_both_halves() -> None:
-    """B lasts as long as I and W together."""
+    """B lasts as long as I and W together, if nothing else is said."""
     stage = Stage((0, 1), 1.0, 2.0, 4.0)
     assert [stage.duration_s(kind) for kind in "FIWB"] == [1.0, 2.0, 4.0, 6.0]
+    assert replace(stage, backward_s=5.0).duration_s("B") == 5.0
 
 
 def test_hops_take_the_link_of_the_two_workers() -> None:
