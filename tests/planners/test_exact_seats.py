@@ -27,7 +27,7 @@ def _first(problem: PlacedProblem) -> SeatOrders:
     return scheduler.orders()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(tiny_problems())
 def test_it_finds_and_proves_the_least_value(problem: PlacedProblem) -> None:
     """On tiny problems it proves no more than what all orders together show, and finds a makespan that is the least."""
