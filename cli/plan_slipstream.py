@@ -10,11 +10,13 @@ from ..schemas.quantities import parse_memory_limit, print_bytes, print_percent,
 from ..schemas.text import counted, listed
 from .console import Common, grouped, print_document, progress
 from .options import (
+    ChunksOption,
     ClusterOption,
     EffortOptions,
     LinkDelays,
     MemoryLimit,
     OverlayOption,
+    PlacementOption,
     PlanOutput,
     Slow,
     TechniqueOption,
@@ -78,6 +80,8 @@ def slipstream(
     memory_limit: MemoryLimit = None,
     link_delay: LinkDelays = None,
     slow: Slow = None,
+    placement: PlacementOption = "plain",
+    chunks: ChunksOption = None,
     cluster: ClusterOption = None,
     overlay: OverlayOption = None,
     *,
@@ -92,7 +96,16 @@ def slipstream(
     both the plan says which workers swap. Otherwise an atlas is made, a folder of plans for every number of failures.
     Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
-    from ..planners.plain.slipstream import atlas_of, opened, plan_from_atlas, rerouted, units_of
+    from ..planners.choosing import comparison, parse_placement
+    from ..planners.plain.slipstream import (
+        atlas_of,
+        first_asked,
+        opened,
+        plan_from_atlas,
+        require_one,
+        rerouted_chosen,
+        units_of,
+    )
     from ..planners.shape import Shape
     from ..planners.slipstream.cluster import AtlasRequest
     from ..schemas.documents import read_document
@@ -114,8 +127,9 @@ def slipstream(
         raise InvalidInputError("it must be given", where=missing, fix="give it, or take a plan from an atlas: --from")
     site, unit = site_of(cluster, overlay), parse_block(failure_unit, "--failure-unit")
     shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), parse_link_delays(link_delay))
-    asked = AtlasRequest(shape, technique, unit, effort.effort(), cost, parse_slow_places(slow))
-    read = read_document(profile, Profile)
+    choice = parse_placement(placement, chunks)
+    request = AtlasRequest(shape, technique, unit, effort.effort(), cost, parse_slow_places(slow))
+    read, asked = read_document(profile, Profile), first_asked(request, choice)
     atlas, dead = opened(read, asked, site)
     units = units_of(atlas, places, dead)
     if units or failures is not None:
@@ -126,9 +140,10 @@ def slipstream(
                 fix="leave it out for one plan, or --failed and --failures for an atlas",
             )
         with planning(pp, dp, microbatches):
-            made = rerouted(atlas, units, failures, asked.effort)
-        present(made, output, common, _advice(made), effort.require_optimal)
+            made = rerouted_chosen(atlas, units, failures, read, asked, choice, site)
+        present(made, output, common, [*comparison(made), *_advice(made)], effort.require_optimal)
         return
+    require_one(choice)
     with progress() as bar:
         task = bar.add_task("plans", total=None)
         atlas = atlas_of(atlas, output, max_failures, jobs, lambda done, of: bar.update(task, completed=done, total=of))

@@ -91,7 +91,7 @@ class Recipe:
 class AtlasEntry:
     """The plan for one number of failed units: how many workers of each stage are dead, its promise, its recipe.
 
-    The promise's memory stands by stage: what a worker of it holds at most.
+    The promise's memory stands by stage: what a worker of it holds at most. Beside a placement columns count as stages.
     """
 
     failed_units: Index
@@ -114,7 +114,8 @@ class Atlas:
         optimizer: of all plans.
         split: whether backwards may be split in I and W.
         failure_unit: pipelines x stages of a block of workers that die together.
-        state_bytes: parameters, gradients and optimizer state of each stage: what a worker copies to take it over.
+        state_bytes: parameters, gradients and optimizer state of each stage, or column of a placement: what a worker
+            copies to take it over.
         plans: entry f is for f failed units.
         inputs: sha256 of what it was made from.
     """
@@ -139,11 +140,17 @@ class Atlas:
         """The largest number of failed units that it has a plan for."""
         return len(self.plans) - 1
 
+    @cached_property
+    def is_placed(self) -> bool:
+        """Whether its plans have a placement; then it is a document of format version 2.0."""
+        return self.template.placement is not None
+
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other."""
-        stages = len(self.template.stages)
-        if len(self.template.links) != stages - 1:
-            raise InvalidInputError(f"{len(self.template.links)} links for {stages} stages", where="/template/links")
+        links, stages = len(self.template.links), len(self.template.columns)
+        if links != len(self.template.stages) - 1:
+            what = f"{links} links for {len(self.template.stages)} stages"
+            raise InvalidInputError(what, where="/template/links")
         if len(self.state_bytes) != stages:
             raise InvalidInputError(f"{len(self.state_bytes)} sizes for {stages} stages", where="/state_bytes")
         if self.dp % self.failure_unit[0] or stages % self.failure_unit[1]:
@@ -165,7 +172,7 @@ class Atlas:
             entry: for any number of failures.
             where: its JSON pointer, for errors.
         """
-        stages = len(self.template.stages)
+        stages = len(self.template.columns)
         if len(entry.failures) != stages or max(entry.failures) >= self.dp:
             raise InvalidInputError(
                 f"failures must name {stages} stages, each with a live worker of {self.dp}", where=f"{where}/failures"
@@ -176,6 +183,9 @@ class Atlas:
                 f"one peak for each of {stages} stages", where=f"{where}/prediction/peak_memory_bytes"
             )
         live = [self.dp - dead for dead in entry.failures]
+        if self.is_placed and entry.recipe.stored is None:
+            what = "a plan with a placement has no recipe, it is stored beside the atlas"
+            raise InvalidInputError(what, where=f"{where}/recipe")
         _check_recipe(entry.recipe, live, f"{where}/recipe")
         if entry.recipe.narrow is not None:
             _check_narrow(entry.recipe, self.dp * self.microbatches, f"{where}/recipe/narrow")

@@ -104,7 +104,7 @@ def _document_of(tree: Any, kind: type[D], source: str) -> D:
             raise InvalidInputError(
                 f"the document has a placement, which format version {version} does not know",
                 where="/format_version",
-                fix=f"write {_version(document)}, if the placement is meant",
+                fix=f"write {version_of(document)}, if the placement is meant",
             )
         document.validate()
     except InvalidInputError as error:
@@ -143,11 +143,11 @@ def canonical(document: Document) -> bytes:
 
     Byte counts print as integers where they are whole, all other floats as floats, so equal documents are equal bytes.
     """
-    tree = {"format": document.FORMAT, "format_version": _version(document), **to_tree(document)}
+    tree = {"format": document.FORMAT, "format_version": version_of(document), **to_tree(document)}
     return canonical_json(tree)
 
 
-def _version(document: Document) -> str:
+def version_of(document: Document) -> str:
     """The lowest format version that can say a document."""
     return f"{PLACED_MAJOR}.{FORMAT_MINOR}" if _is_placed(document) else PLAIN_VERSION
 

@@ -15,13 +15,16 @@ from ...schemas.pools import process_pool
 from ...schemas.profile import Profile
 from ...schemas.site import Site, site_of
 from ...schemas.text import counted, known
+from ..choosing import PlacementChoice, parse_placement, plan_chosen
+from ..placement.problem import placed_problem
+from ..placement.scheduler import reserves_bytes
 from ..scheduling.list_schedule import most_in_flight
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
 from ..slipstream.atlas_folder import AtlasFolder, of_atlas, read_atlas, stored_plan
-from ..slipstream.cluster import AtlasRequest, Technique, alike, grid_of, opening
+from ..slipstream.cluster import AtlasRequest, Technique, alike, grid_of, opening, plan_with_failures
 from ..slipstream.normalization import Cost
-from ..slipstream.replanner import Replanner
+from ..slipstream.placed_replanner import AnyReplanner, replanner_of
 from .verbs import Delays, Factors, WorkerName, effort_of, factors, limits_of, link_delays, places
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ def plan_slipstream(
     seed: int = 0,
     cluster: "str | Cluster | None" = None,
     overlay: str | None = None,
+    placement: str = "plain",
+    chunks: int | None = None,
 ) -> Plan:
     """Plan for dead workers: their micro-batches run on their peers, in the bubbles (SlipStream).
 
@@ -60,6 +65,7 @@ def plan_slipstream(
         cost: what normalization reckons with: "heuristic" as in the paper, or real schedules ("scheduler").
         slow: how many times as long slow workers take.
         solver, time_limit, seed: as for `plan_adaptra`.
+        placement, chunks: as for `plan_pipeline`.
 
     Returns:
         A checked plan; without failures, one for healthy workers.
@@ -71,9 +77,44 @@ def plan_slipstream(
     """
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
     shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
-    asked = AtlasRequest(shape, technique, failure_unit, effort, cost, factors(slow))
+    choice = parse_placement(placement, chunks)
+    asked = first_asked(AtlasRequest(shape, technique, failure_unit, effort, cost, factors(slow)), choice)
     common, dead = opened(profile, asked, site)
-    return rerouted(common, units_of(common, places(failed), dead), failures, effort)
+    units = units_of(common, places(failed), dead)
+    return rerouted_chosen(common, units, failures, profile, asked, choice, site)
+
+
+def first_asked(asked: AtlasRequest, choice: PlacementChoice) -> AtlasRequest:
+    """The request for the first placement of a choice, with its share of the time."""
+    shapes = choice.shapes(asked.shape)
+    share = replace(asked.effort, time_limit_s=asked.effort.time_limit_s / len(shapes))
+    return replace(asked, shape=shapes[0], effort=share)
+
+
+def rerouted_chosen(
+    common: Atlas,
+    units: frozenset[Place],
+    failures: int | None,
+    profile: Profile,
+    asked: AtlasRequest,
+    choice: PlacementChoice,
+    site: Site,
+) -> Plan:
+    """SlipStream's plan by a placement, or by the best of several.
+
+    Args:
+        common: the opening of the request.
+        units, failures: as for `rerouted`.
+        profile, asked, site: what it was opened with.
+        choice: of the placement.
+    """
+
+    def made(shape: Shape) -> Plan:
+        is_first = shape == asked.shape
+        opening_of_shape = common if is_first else opened(profile, replace(asked, shape=shape), site)[0]
+        return rerouted(opening_of_shape, units, failures, asked.effort)
+
+    return plan_chosen(asked.shape, choice, made)
 
 
 def rerouted(common: Atlas, units: frozenset[Place], failures: int | None, effort: Effort) -> Plan:
@@ -85,7 +126,7 @@ def rerouted(common: Atlas, units: frozenset[Place], failures: int | None, effor
         failures: how many dead blocks to move to where they cost least; None: they stay in place.
         effort: the one that the opening was made with.
     """
-    replanner = Replanner(common, len(units) if failures is None else failures)
+    replanner = replanner_of(common, len(units) if failures is None else failures)
 
     def made() -> Plan:
         if failures is None:
@@ -93,6 +134,9 @@ def rerouted(common: Atlas, units: frozenset[Place], failures: int | None, effor
         entry, plan = replanner.entry(failures)
         return plan if plan is not None and not units else replanner.rebuilt(entry, units or None)
 
+    if common.is_placed and effort.solver in ("milp", "cp-sat"):
+        what = f"--solver {effort.solver} proves nothing of workers with several virtual stages that are re-routed"
+        raise InvalidInputError(what, where="--solver", fix="leave it out")
     return with_own_proof(made, effort)
 
 
@@ -139,6 +183,8 @@ def plan_atlas(
     seed: int = 0,
     cluster: "str | Cluster | None" = None,
     overlay: str | None = None,
+    placement: str = "plain",
+    chunks: int | None = None,
     jobs: int = 1,
 ) -> Atlas:
     """Make an atlas: a folder of SlipStream's plans for every number of failures, wherever these are.
@@ -148,6 +194,7 @@ def plan_atlas(
         link_delay, solver, time_limit, seed, cluster, overlay: as for `plan_slipstream`.
         folder: where it is to stand; the same inputs go on where an interruption has left it.
         max_failures: plans for up to so many failures, or "25%" of all workers; None: dp - 1.
+        placement, chunks: as for `plan_pipeline`, but one placement for all plans: not "best".
         jobs: processes that make it.
 
     Raises:
@@ -156,8 +203,21 @@ def plan_atlas(
     """
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
     shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
-    common, _ = opened(profile, AtlasRequest(shape, technique, failure_unit, effort, cost, {}), site)
+    choice = parse_placement(placement, chunks)
+    require_one(choice)
+    asked = first_asked(AtlasRequest(shape, technique, failure_unit, effort, cost, {}), choice)
+    common, _ = opened(profile, asked, site)
     return atlas_of(common, folder, max_failures, jobs)
+
+
+def require_one(choice: PlacementChoice) -> None:
+    """Raise InvalidInputError for an atlas of the best placement: its plans must be able to follow each other."""
+    if choice.name == "best":
+        raise InvalidInputError(
+            "an atlas has one placement for all its plans: nobody changes over when a worker dies",
+            where="--placement best",
+            fix="compare them for one number of --failures, and name the best here",
+        )
 
 
 def atlas_of(
@@ -217,7 +277,10 @@ def _most_failures(common: Atlas, max_failures: int | str | None, output: str) -
     if isinstance(most, str):
         most = parse_share(most, grid.columns * grid.units, "--max-failures")
     grid.require_feasible(most, "--max-failures")
-    most_in_flight(common.template.stages, common.microbatches)
+    if common.is_placed:
+        reserves_bytes(placed_problem(plan_with_failures(common, ())))
+    else:
+        most_in_flight(common.template.stages, common.microbatches)
     return most
 
 
@@ -236,7 +299,7 @@ def parse_share(value: str, whole: int, option: str) -> int:
     return int(match[1]) if match[1] else round(float(match[2]) * 10**6) * whole // 10**8
 
 
-_REPLANNER: Replanner | None = None  # of a process that makes entries
+_REPLANNER: AnyReplanner | None = None  # of a process that makes entries
 
 
 @contextmanager
@@ -256,7 +319,7 @@ def _entries(
 
 def _make_ready(common: Atlas, most: int) -> None:
     global _REPLANNER
-    _REPLANNER = Replanner(common, most)
+    _REPLANNER = replanner_of(common, most)
 
 
 def _entry(number: int) -> tuple[AtlasEntry, Plan | None]:
@@ -293,7 +356,7 @@ def plan_from_atlas(
             where=f"{folder}, /inputs/profile",
             fix="make it again",
         )
-    replanner = Replanner(replace(atlas, plans=()), atlas.most_failures)
+    replanner = replanner_of(replace(atlas, plans=()), atlas.most_failures)
     units = units_of(atlas, places(failed), site.failed_alone(len(atlas.template.stages), atlas.dp))
     number = len(units) if failures is None else failures
     if not units and failures is None:

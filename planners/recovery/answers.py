@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
+from ...schemas.placement import refuse_placed
 from ...schemas.plan import name_of
 from ...schemas.protocols import Answers, Replanned
 from ...schemas.replay import Fleet, Moment
@@ -127,8 +128,9 @@ def answers_for(
 
     Args:
         plan: the plan that the job starts with, valid.
-        policy: by which method; None: Oobleck's where it has made the plan, else jointly, which is `rtk` of a replay
-            (`rtk.py`) with the one way to hold the job that the plan says.
+        policy: by which method; None: Oobleck's where it has made the plan, SlipStream's where workers hold several
+            virtual stages, else jointly, which is `rtk` of a replay (`rtk.py`) with the one way to hold the job that
+            the plan says.
         atlas: a folder of plans made ahead, for re-routing; or None.
         normalize_within: iterations within which moves, or new pipelines, must have paid for their copies.
         host_memory_bytes: what a worker may hold beyond its limit under a plan that is adapted to slow links.
@@ -137,6 +139,8 @@ def answers_for(
         InvalidInputError: the policy or the atlas does not fit the plan.
     """
     method = policy or _default(plan)
+    if method is not PolicyName.SLIPSTREAM:
+        refuse_placed(plan, f"the policy {method}")
     if method is PolicyName.OOBLECK:
         if atlas is not None:
             raise InvalidInputError(
@@ -191,6 +195,8 @@ def remedies_of(text: str | None, plan: Plan, policy: PolicyName | None) -> Reme
 
 
 def _default(plan: Plan) -> PolicyName:
+    if plan.is_placed:
+        return PolicyName.SLIPSTREAM
     return PolicyName.OOBLECK if plan.planner.name == PolicyName.OOBLECK.value else PolicyName.JOINT
 
 

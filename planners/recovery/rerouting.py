@@ -22,6 +22,7 @@ from ..scheduling.retimed import Retimed
 from ..slipstream.atlas_folder import plan_path, read_atlas, stored_plan
 from ..slipstream.cluster import alike, grid_of, opening_of
 from ..slipstream.normalization import Relocation, Vector, relocate
+from ..slipstream.placed_replanner import AnyReplanner, replanner_of
 from ..slipstream.replanner import Replanner, Units
 from .job import peak_bytes
 from .layout import TimeAndMemory
@@ -89,7 +90,7 @@ class ReroutedPipelines:
         key = empty if self._own is not None else self._vector(empty)
         if key not in self._outcomes:
             if self._own is None:
-                self._outcomes[key] = self._with_state(*self._of_units.outcome(self._vector(empty)))
+                self._outcomes[key] = self._with_state(*self._of_slots.outcome(self._vector(empty)))
             else:
                 self._outcomes[key] = self.promised(self.plan(empty))
         return self._outcomes[key]
@@ -103,7 +104,7 @@ class ReroutedPipelines:
 
     def bound_s(self, empty: Empty) -> float:
         """What an iteration takes at least, in s, whatever the plan; of whole units that are alike."""
-        return self._of_units.search.bound_s(self.grid.stage_failures(self._vector(empty)))
+        return self._of_units.bound_s(self._vector(empty))
 
     def plan(self, empty: Empty) -> Plan:
         """Their plan.
@@ -121,7 +122,7 @@ class ReroutedPipelines:
 
     def ordered(self, empty: Empty) -> Retimed:
         """The orders of their plan; the rest as for `outcome`."""
-        return Retimed(*self._of_units.orders(self._whole_units(empty) or frozenset()))
+        return Retimed(*self._of_slots.orders(self._whole_units(empty) or frozenset()))
 
     def is_best(self, empty: Empty) -> bool:
         """Whether places are empty where that costs least; for these there is a plan made ahead."""
@@ -175,12 +176,18 @@ class ReroutedPipelines:
         return TimeAndMemory(iteration_s, peak_bytes(self.gpu_bytes, activation_bytes))
 
     @cached_property
-    def _of_units(self) -> Replanner:
+    def _of_units(self) -> AnyReplanner:
         """For places that become empty in units."""
         return _replanner(self.common)
 
+    @property
+    def _of_slots(self) -> Replanner:
+        """The same of a job that is replayed, whose workers hold one stage each."""
+        assert isinstance(self._of_units, Replanner)
+        return self._of_units
+
     @cached_property
-    def _of_workers(self) -> Replanner:
+    def _of_workers(self) -> AnyReplanner:
         """For workers that die one by one."""
         planner = self.common.planner
         planner = replace(planner, options=planner.options | {"failure_unit": [1, 1]})
@@ -236,10 +243,10 @@ def rerouted_from(plan: Plan, atlas_folder: str | None = None) -> ReroutedPipeli
     return ReroutedPipelines(common, common.state_bytes, plan, AtlasPlans(atlas_folder, atlas.plans))
 
 
-def _replanner(common: Atlas) -> Replanner:
+def _replanner(common: Atlas) -> AnyReplanner:
     """Ready for as many failures as can be borne."""
-    down, across = common.dp // common.failure_unit[0], len(common.template.stages) // common.failure_unit[1]
-    return Replanner(common, across * (down - 1))
+    grid = grid_of(common)
+    return replanner_of(common, grid.columns * (grid.units - 1))
 
 
 def _without_search(options: dict[str, Any]) -> dict[str, Any]:
@@ -262,6 +269,8 @@ def _template_differences(one: Template, other: Template) -> Iterator[str]:
     if len(one.stages) != len(other.stages):
         yield f"stages ({len(one.stages)} and {len(other.stages)})"
         return
+    if one.placement != other.placement:
+        yield "the placement of stages on workers"
     if one.name != other.name:
         yield f"the template's name ({one.name} and {other.name})"
     for noun in ("stage", "link"):

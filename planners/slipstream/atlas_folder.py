@@ -14,12 +14,12 @@ from typing import Any
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.documents import (
-    PLAIN_VERSION,
     parse_document,
     pointer,
     read_document,
     to_tree,
     type_adapter,
+    version_of,
     write_document,
 )
 from ...schemas.errors import InvalidInputError
@@ -244,7 +244,7 @@ def _stored_bytes(folder: Path, entry: AtlasEntry) -> bytes:
 def _common(atlas: Atlas) -> dict[str, Any]:
     """What all plans of an atlas have in common, as JSON."""
     tree = {name: value for name, value in to_tree(atlas).items() if name != "plans"}
-    return {"format": Atlas.FORMAT, "format_version": PLAIN_VERSION, **tree}
+    return {"format": Atlas.FORMAT, "format_version": version_of(atlas), **tree}
 
 
 def _whole_lines(journal: Path) -> list[bytes]:

@@ -11,8 +11,9 @@ from ... import __version__
 from ...schemas.atlas import Atlas
 from ...schemas.documents import digest, to_tree
 from ...schemas.errors import InvalidInputError
+from ...schemas.placement import links_crossed
 from ...schemas.plan import Optimizer, Pipeline, Place, Plan, Planner, Template, Worker, name_of
-from ...schemas.profile import Connection, Profile, held_bytes
+from ...schemas.profile import Connection, Profile, held_by
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
 from ..shape import Shape, pipelines_of, shape_options, template_of
@@ -54,6 +55,12 @@ def opening(profile: Profile, request: AtlasRequest) -> Atlas:
     grid = Grid(shape.dp, shape.pp, *request.unit)
     grid.require_places([(k, i) for k, i in request.slowdown], "--slow")
     template = template_of(profile, shape)
+    if template.placement is not None and request.cost != "heuristic":
+        raise InvalidInputError(
+            f"--cost {request.cost} is for one stage a worker",
+            where="--cost",
+            fix="leave it out: beside a placement all places that the heuristic names are planned",
+        )
     options: dict[str, Any] = {
         "technique": request.technique,
         "solver": effort.solver,
@@ -73,7 +80,9 @@ def opening(profile: Profile, request: AtlasRequest) -> Atlas:
         optimizer=optimizer_of(request.technique),
         split=request.technique != "adaptive",
         failure_unit=request.unit,
-        state_bytes=tuple(sum(held_bytes(profile.layers, *stage.layers)) for stage in template.stages),
+        state_bytes=tuple(
+            sum(held_by(profile.layers, (template.stages[v].layers for v in held))) for held in template.columns
+        ),
         plans=(),
     )
 
@@ -91,7 +100,7 @@ def alike(common: Atlas) -> bool:
 
 def grid_of(common: Atlas) -> Grid:
     """The workers, and what dies as one."""
-    return Grid(common.dp, len(common.template.stages), *common.failure_unit)
+    return Grid(common.dp, len(common.template.columns), *common.failure_unit)
 
 
 def connection_of(common: Atlas) -> Connection:
@@ -115,11 +124,11 @@ def single_pipeline(common: Atlas) -> Problem:
 def plan_with_failures(common: Atlas, failed: Collection[Place]) -> Plan:
     """All pipelines, with some workers failed; the orders of the others still empty."""
     slow = common.planner.options["slow"]
-    stages = range(len(common.template.stages))
+    columns = range(len(common.template.columns))
     workers = tuple(
         Worker(k, i, failed=True) if (k, i) in failed else Worker(k, i, "", slow.get(name_of((k, i))))
         for k in range(common.dp)
-        for i in stages
+        for i in columns
     )
     return replace(_plan(common), workers=workers)
 
@@ -139,7 +148,7 @@ def _pipelines(common: Atlas) -> tuple[Pipeline, ...]:
     """The pipelines, with links of their own where their delays were given."""
     places = ((place.rpartition("/"), delay_s) for place, delay_s in common.planner.options["link_delay_s"].items())
     delays_s = {(int(k) if k else None, int(i)): delay_s for (k, _, i), delay_s in places}
-    shape = Shape(len(common.template.stages), common.dp, common.microbatches, link_delay_s=delays_s)
+    shape = Shape(len(common.template.columns), common.dp, common.microbatches, link_delay_s=delays_s)
     return tuple(pipelines_of(common.template, shape))
 
 
@@ -169,7 +178,7 @@ def opening_of(plan: Plan) -> Atlas:
     technique: Technique = "staggered" if optimizer == "staggered" else "decoupled" if split else "adaptive"
     told: dict[str, Any] = {
         **{name: options.get(name) for name in KEPT_OPTIONS},
-        "pp": len(template.stages),
+        "pp": len(template.columns),
         "dp": len(plan.pipelines),
         "microbatches": microbatches,
         "technique": technique,
@@ -181,14 +190,14 @@ def opening_of(plan: Plan) -> Atlas:
         "link_delay_s": {
             f"{k}/{i}": link.delay_s
             for k, pipeline in enumerate(plan.pipelines)
-            for i, link in enumerate(pipeline.links or ())
-            if link != template.links[i]
+            for i, usual, link in zip(links_crossed(template), template.links, pipeline.links or (), strict=False)
+            if link != usual
         },
         "network": _network(options.get("network")),
     }
     said: Any = options.get("state_bytes")
-    stages = len(template.stages)
-    known = isinstance(said, list) and len(said) == stages and all(map(_is_amount, said))
+    columns = len(template.columns)
+    known = isinstance(said, list) and len(said) == columns and all(map(_is_amount, said))
     return Atlas(
         planner=Planner("slipstream", __version__, told, plan.planner.seed),
         template=template,
@@ -197,7 +206,7 @@ def opening_of(plan: Plan) -> Atlas:
         optimizer=optimizer,
         split=split,
         failure_unit=(1, 1),
-        state_bytes=cast("tuple[float, ...]", tuple(said)) if known else (0.0,) * stages,
+        state_bytes=cast("tuple[float, ...]", tuple(said)) if known else (0.0,) * columns,
         plans=(),
         inputs=plan.inputs,
     )

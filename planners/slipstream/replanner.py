@@ -34,7 +34,7 @@ from ..scheduling.assemble import (
 from ..scheduling.problem import ROUNDING, Orders, Problem, home_problem
 from ..scheduling.solve import Effort
 from .cluster import alike, connection_of, effort_of, grid_of, plan_with_failures, single_pipeline
-from .normalization import Placement, Relocation, Vector, relocate
+from .normalization import Grid, Placement, Relocation, Vector, relocate
 from .rerouting import (
     ReroutedOrders,
     contradiction,
@@ -109,8 +109,12 @@ class Replanner:
         found, said = self._rerouted(failed_units, self._effort), None
         if compared:
             entry, _ = self._entry(len(failed_units), self._quick)
-            _, said = self._compared(failed_units, found, entry)
+            _, said = compared_with(self.common, failed_units, found.value_s, entry)
         return self._assembled(failed_units, found, said)
+
+    def bound_s(self, column_failures: Vector) -> float:
+        """What no routing and no orders undercut with so many failed units in each column, in s."""
+        return self.search.bound_s(self.grid.stage_failures(column_failures))
 
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan | None]:
         """The atlas's entry for so many failed units, and its plan where a search has made it instead of a recipe.
@@ -125,12 +129,7 @@ class Replanner:
         return self._entry(failures, self._effort)
 
     def _entry(self, failures: int, effort: Effort) -> tuple[AtlasEntry, Plan | None]:
-        if not self._alike:
-            raise InvalidInputError(
-                "failures cannot be moved between workers that differ",
-                where="--slow or --link-delay",
-                fix="give the places of the failures with --failed, without --failures",
-            )
+        require_alike(self.common)
         rotation = self.search.rotation
         if rotation is not None and rotation.suffices:
             rotated = self._best_rotated(failures, effort)
@@ -152,7 +151,7 @@ class Replanner:
         promise = promise_of_orders(found.problem, found.orders, found.bound_s)
         if found.recipe is not None:
             return AtlasEntry(failures, dead, promise, found.recipe), None
-        plan = self._assembled(units, found, self._unplaced(vector))
+        plan = self._assembled(units, found, unplaced(self.common, vector))
         return AtlasEntry(failures, dead, promise, Recipe(stored=digest(plan))), plan
 
     def outcome(self, column_failures: Vector) -> tuple[float, tuple[float, ...]]:
@@ -192,10 +191,12 @@ class Replanner:
             InfeasibleError: a stage has no live worker left.
         """
         if failed_units is None:
-            vector = self._vector(entry)
-            units, said = self.grid.last_units(vector), self._unplaced(vector)
+            vector = column_failures_of(entry, self.grid)
+            units, said = self.grid.last_units(vector), unplaced(self.common, vector)
         else:
-            moved, said = self._compared(failed_units, self._rerouted(failed_units, self._quick), entry)
+            moved, said = compared_with(
+                self.common, failed_units, self._rerouted(failed_units, self._quick).value_s, entry
+            )
             units = moved.failed_units
         if entry.recipe.stored is not None or (failed_units is not None and not moved.copies):
             found = self._rerouted(units, self._effort)
@@ -279,47 +280,6 @@ class Replanner:
                 best = min(best, (vector, found), key=lambda one: one[1].value_s)
         return best
 
-    def _vector(self, entry: AtlasEntry) -> Vector:
-        """The failed units of each column."""
-        return tuple(n // self.grid.unit_pipelines for n in entry.failures[:: self.grid.unit_stages])
-
-    def _compared(self, units: Units, in_place: ReroutedOrders, entry: AtlasEntry) -> tuple[Relocation, dict[str, Any]]:
-        """The swaps that normalize failures, none where they gain nothing; what they give, and when they have paid."""
-        if len(units) != entry.failed_units:
-            raise InvalidInputError(
-                f"{len(units)} dead units are named, --failures says {entry.failed_units}",
-                where="--failed",
-                fix="name as many as --failures says, or leave that out",
-            )
-        in_place_s, normalized_s = in_place.value_s, entry.prediction.iteration_time_s
-        if normalized_s < in_place_s * (1 - ROUNDING):
-            moved = relocate(self.grid, units, self._vector(entry), self.common.state_bytes)
-        else:
-            moved, normalized_s = Relocation(units, ()), in_place_s
-        lasts_s = moved.lasts_s(connection_of(self.common))
-        return moved, {
-            "iteration_time_in_place_s": in_place_s,
-            "iteration_time_normalized_s": normalized_s,
-            "copies": [
-                {"worker": name_of(copy.mover), "becomes": name_of(copy.place), "from": name_of(copy.source),
-                 "size_bytes": copy.size_bytes}
-                for copy in moved.copies
-            ],
-            "copied_bytes": moved.size_bytes,
-            "copying_s": lasts_s,
-            "break_even_iterations": break_even_iterations(lasts_s, in_place_s, normalized_s),
-        }  # fmt: skip
-
-    def _unplaced(self, vector: Vector) -> dict[str, Any]:
-        """The same where the failures' places are not known: what normalization copies at most."""
-        grid, sizes = self.grid, self.common.state_bytes
-        columns = [
-            grid.unit_pipelines * sum(sizes[c * grid.unit_stages : (c + 1) * grid.unit_stages])
-            for c in range(grid.columns)
-        ]
-        return {"most_copies": sum(vector) * grid.unit_pipelines * grid.unit_stages,
-                "most_copied_bytes": sum(vector) * max(columns)}  # fmt: skip
-
     def _assembled(self, units: Units, found: ReroutedOrders, said: Mapping[str, Any] | None) -> Plan:
         failed = sorted(place for unit in units for place in self.grid.places(unit))
         plan = plan_with_failures(self.common, set(failed))
@@ -328,6 +288,75 @@ class Replanner:
         scope: ProofScope = "all-routings" if self._alike else "routing"
         problem, orders, windows = decoupled_and_timed(found.problem, found.orders, found.windows)
         return with_orders_and_prediction(plan, problem, orders, found.bound_s, scope, windows)
+
+
+# What every plan says of both ways, in place and normalized.
+
+
+def require_alike(common: Atlas) -> None:
+    """Raise InvalidInputError where workers of a stage differ, so that failures cannot be moved."""
+    if not alike(common):
+        raise InvalidInputError(
+            "failures cannot be moved between workers that differ",
+            where="--slow or --link-delay",
+            fix="give the places of the failures with --failed, without --failures",
+        )
+
+
+def compared_with(
+    common: Atlas, units: Units, in_place_s: float, entry: AtlasEntry
+) -> tuple[Relocation, dict[str, Any]]:
+    """The swaps that normalize failures, none where they gain nothing; what they give, and when they have paid.
+
+    Args:
+        common: the opening of the atlas.
+        units: where the failures are.
+        in_place_s: what an iteration takes with them there, in s.
+        entry: for as many failures.
+
+    Raises:
+        InvalidInputError: the entry is for more or fewer.
+    """
+    if len(units) != entry.failed_units:
+        raise InvalidInputError(
+            f"{len(units)} dead units are named, --failures says {entry.failed_units}",
+            where="--failed",
+            fix="name as many as --failures says, or leave that out",
+        )
+    normalized_s = entry.prediction.iteration_time_s
+    if normalized_s < in_place_s * (1 - ROUNDING):
+        grid = grid_of(common)
+        moved = relocate(grid, units, column_failures_of(entry, grid), common.state_bytes)
+    else:
+        moved, normalized_s = Relocation(units, ()), in_place_s
+    lasts_s = moved.lasts_s(connection_of(common))
+    return moved, {
+        "iteration_time_in_place_s": in_place_s,
+        "iteration_time_normalized_s": normalized_s,
+        "copies": [
+            {"worker": name_of(copy.mover), "becomes": name_of(copy.place), "from": name_of(copy.source),
+             "size_bytes": copy.size_bytes}
+            for copy in moved.copies
+        ],
+        "copied_bytes": moved.size_bytes,
+        "copying_s": lasts_s,
+        "break_even_iterations": break_even_iterations(lasts_s, in_place_s, normalized_s),
+    }  # fmt: skip
+
+
+def unplaced(common: Atlas, vector: Vector) -> dict[str, Any]:
+    """The same where the failures' places are not known: what normalization copies at most."""
+    grid, sizes = grid_of(common), common.state_bytes
+    columns = [
+        grid.unit_pipelines * sum(sizes[c * grid.unit_stages : (c + 1) * grid.unit_stages]) for c in range(grid.columns)
+    ]
+    return {"most_copies": sum(vector) * grid.unit_pipelines * grid.unit_stages,
+            "most_copied_bytes": sum(vector) * max(columns)}  # fmt: skip
+
+
+def column_failures_of(entry: AtlasEntry, grid: Grid) -> Vector:
+    """The failed units of each column."""
+    return tuple(n // grid.unit_pipelines for n in entry.failures[:: grid.unit_stages])
 
 
 # What an entry of an atlas promises: memory by stage, the most that one of its workers holds.

@@ -16,6 +16,7 @@ from ...schemas.check import check_promise
 from ...schemas.documents import pointer, typed
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import Count, Factor, Seconds
+from ...schemas.placement import links_crossed
 from ...schemas.plan import Prediction
 from ...schemas.profile import Connection
 from ...schemas.quantities import print_apart, print_time
@@ -394,7 +395,7 @@ def require_consistent(atlas: Atlas) -> None:
     That an entry keeps its promise is seen once its plan is made: `require_kept`.
     """
     options: _AtlasOptions = typed(atlas.planner.options, _AtlasOptions, OPTIONS)
-    stages = len(atlas.template.stages)
+    stages = len(atlas.template.columns)
     for name, is_so in (
         ("pp", options.pp == stages),
         ("dp", options.dp == atlas.dp),
@@ -405,7 +406,8 @@ def require_consistent(atlas: Atlas) -> None:
         if not is_so:
             raise contradiction(f"{name} {getattr(options, name)} is not what it says elsewhere", f"{OPTIONS}/{name}")
     Shape(stages, atlas.dp, atlas.microbatches)  # which has its bounds
-    for name, parts, what in (("slow", stages, "worker"), ("link_delay_s", stages - 1, "link")):
+    links = 1 + max(links_crossed(atlas.template), default=-1)
+    for name, parts, what in (("slow", stages, "worker"), ("link_delay_s", links, "link")):
         for key in getattr(options, name):
             at = _PLACE.fullmatch(key)
             if at is None or int(at[1] or 0) >= atlas.dp or int(at[2]) >= parts or (what == "worker" and not at[1]):

@@ -252,9 +252,9 @@ def monitor_of(plan: Plan, is_resumed: bool = False) -> LiveMonitor:
         plan: that the job starts with.
         is_resumed: whether the job may have begun under another coordinator.
     """
-    stages = [plan.stage_of(worker) for worker in plan.workers]
-    shortest_s = min(stage.forward_s + stage.backward_input_s for stage in stages)
-    sum_s = {worker.name: stage.allreduce_s for worker, stage in zip(plan.workers, stages, strict=True)}
+    stages = {worker.name: plan.stages_of(worker) for worker in plan.workers}
+    shortest_s = min(stage.forward_s + stage.backward_input_s for held in stages.values() for stage in held)
+    sum_s = {name: sum(stage.allreduce_s for stage in held) for name, held in stages.items()}
     expected = Expected(
         least_s=max(LATE_S, LATE * shortest_s),
         delay_s=lambda one, other: delay_at_home_s(plan, one, other),
