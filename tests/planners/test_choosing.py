@@ -6,9 +6,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.choosing import OPTION, PlacementChoice, comparison, parse_placement, plan_chosen
+from rtk.planners.choosing import (
+    OPTION,
+    PlacementChoice,
+    comparison,
+    direct_time_s,
+    parse_placement,
+    plan_chosen,
+)
 from rtk.planners.plain.verbs import plan_adaptra, plan_pipeline
 from rtk.planners.shape import Shape
+from rtk.runners.simulator import simulate
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical_json, to_tree
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -111,6 +119,31 @@ def test_slow_links_without_limits(delay_ms: int, plain_ms: int, placed_ms: int)
     assert [round(row["iteration_time_s"] * 1000, 6) for row in rows] == [plain_ms, placed_ms, placed_ms]
     assert {row["proof"] for row in rows} == {"optimal"}
     assert best.is_placed == (placed_ms < plain_ms)
+
+
+@settings(max_examples=15)
+@given(profiles(), st.sampled_from(("plain", "v", "loop")), st.sampled_from((0.0, 1.0, 8.0)))
+def test_direct_sends_take_what_the_simulator_says(profile: Profile, placement: str, delay_s: float) -> None:
+    """What `best` reckons with for direct sends is the simulated iteration, and never shorter than with delegates."""
+    made = planned(profile, placement, None, delay_s)
+    timed_s = direct_time_s(made)
+    timeline = simulate(made, transport="direct")
+    assert timed_s == pytest.approx(timeline.makespan_s)
+    assert made.prediction is not None
+    assert timed_s >= made.prediction.iteration_time_s * (1 - 1e-9)
+
+
+def test_direct_sends_make_plain_win_sooner() -> None:
+    """At 30 ms a V wins by 15 ms if sends hold nobody, and loses if they do; the table says both times."""
+    told = [
+        plan_adaptra(
+            EVEN, pp=4, microbatches=12, link_delay={1: 0.03}, placement="best", solver="rules", transport=transport
+        ).planner.options[OPTION]
+        for transport in ("delegated", "direct")
+    ]
+    assert [next(row["placement"] for row in rows if row.get("chosen")) for rows in told] == ["v", "plain"]
+    assert all(row["direct_s"] > row["iteration_time_s"] for row in told[1])
+    assert not any("direct_s" in row for row in told[0])
 
 
 def test_a_way_back_is_only_a_loops() -> None:
