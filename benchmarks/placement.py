@@ -44,8 +44,8 @@ COLOURS = {"plain": "#667085", "v": "#2b6cb0", "loop": "#d9822b"}
 
 
 def chunks_profile(count: int, costs: tuple[float, float, float] = (1.0, 1.0, 1.0), head: float = 1.0) -> Profile:
-    """A layer a chunk, each with an activation of 1 byte; the last one takes `head` times as long."""
-    layers = [Layer((LayerCost(*costs),), activation_bytes=1.0)] * count
+    """A layer a chunk, each with an activation of 1 byte that is held until W; the last takes `head` times as long."""
+    layers = [Layer((LayerCost(*costs),), activation_bytes=1.0, weight_stash_bytes=1.0)] * count
     last = LayerCost(*(head * cost for cost in costs))
     return Profile((*layers[:-1], replace(layers[-1], costs=(last,))))
 
@@ -156,7 +156,7 @@ def unlike(full: bool) -> dict[str, Any]:
 
 def slow_links(full: bool) -> dict[str, Any]:
     """S = 4, N = 12, a stage of 10 ms an operation: what each placement takes with one slow link, the worst one."""
-    profile = Profile((Layer((LayerCost(0.005, 0.005, 0.005),), activation_bytes=0.5),) * 8)
+    profile = Profile((Layer((LayerCost(0.005, 0.005, 0.005),), activation_bytes=0.5, weight_stash_bytes=0.5),) * 8)
     tables: dict[str, list[dict[str, Any]]] = {}
     for name, limit in (("no limit", None), ("limit 4", 4.0)):
         rows = []
@@ -200,7 +200,7 @@ def _time_s(row: Mapping[str, Any]) -> float:
 
 def failures(full: bool) -> dict[str, Any]:
     """4 x 3 x 6, worker 1/c dead, a stage of F = I = W = 1: makespan and period of plain, V and loop."""
-    profile = Profile((Layer((LayerCost(0.5, 0.5, 0.5),), activation_bytes=0.5),) * 8)
+    profile = Profile((Layer((LayerCost(0.5, 0.5, 0.5),), activation_bytes=0.5, weight_stash_bytes=0.5),) * 8)
     rows = []
     for column in range(4):
         for name in ("plain", "v", "loop"):

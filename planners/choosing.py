@@ -45,10 +45,10 @@ class PlacementChoice:
         if self.name != "best":
             return [replace(shape, placement=self.name, chunks=self.chunks)]
         deepest = self.chunks if shape.pp > 1 else 1  # one worker that holds all is one stage, however it is cut
-        vs = [("v", chunks) for chunks in sorted({USUAL_CHUNKS, deepest}) if chunks <= deepest and chunks > 1]
-        loops = [("loop", chunks) for chunks in range(2, deepest + 1)]
-        tried = (replace(shape, placement=name, chunks=chunks) for name, chunks in (("plain", 1), *vs, *loops))
-        return [_without_way_back(one) for one in tried]
+        tried: list[tuple[PlacementName, int]] = [("plain", 1)]
+        tried += [("v", chunks) for chunks in sorted({min(USUAL_CHUNKS, deepest), deepest}) if chunks > 1]
+        tried += [("loop", chunks) for chunks in range(2, deepest + 1)]
+        return [_without_way_back(replace(shape, placement=name, chunks=chunks)) for name, chunks in tried]
 
 
 def parse_placement(text: str, chunks: int | None) -> PlacementChoice:
