@@ -8,10 +8,12 @@ and what is proven of it, is written into the plan: the rejected ones are part o
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from ..schemas.documents import typed
 from ..schemas.errors import InfeasibleError, InvalidInputError, remark
-from ..schemas.plan import Link, Plan, Stage
+from ..schemas.fields import STRICT, Bytes, Count, Ratio, Seconds
+from ..schemas.plan import Link, Plan, Proof, Stage
 from ..schemas.quantities import print_time
 from ..schemas.text import counted
 from .scheduling.evaluate import evaluate
@@ -127,18 +129,43 @@ def plan_chosen(
     return replace(best, planner=replace(best.planner, options=best.planner.options | {OPTION: told}))
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedPlacement:
+    """What `best` has found of a placement, as it stands in the plan: its worth, or its refusal."""
+
+    placement: str
+    chunks: Count
+    refusal: str | None = None
+    iteration_time_s: Seconds = 0.0
+    lower_bound_s: Seconds = 0.0
+    proof: Proof = "none"
+    bubble_ratio: Ratio = 0.0
+    peak_memory_bytes: Bytes = 0.0
+    direct_s: Seconds | None = None
+    chosen: bool = False
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
 def comparison(plan: Plan) -> Iterator[str]:
-    """What `best` has found of each placement, a line each; nothing where none were compared."""
-    for row in plan.planner.options.get(OPTION, ()):
-        name = row["placement"] if row["chunks"] == 1 else f"{row['placement']}, {row['chunks']} chunks"
-        if "refusal" in row:
-            yield f"{name}: {row['refusal']}"
+    """What `best` has found of each placement, a line each; nothing where none were compared.
+
+    Raises:
+        InvalidInputError: what the plan says of them is nothing that `best` writes.
+    """
+    place = f"/planner/options/{OPTION}"
+    rows: tuple[ComparedPlacement, ...] = typed(
+        plan.planner.options.get(OPTION, []), tuple[ComparedPlacement, ...], place
+    )
+    for row in rows:
+        name = row.placement if row.chunks == 1 else f"{row.placement}, {row.chunks} chunks"
+        if row.refusal is not None:
+            yield f"{name}: {row.refusal}"
             continue
-        is_proven = row["proof"] == "optimal"
-        proven = "optimal" if is_proven else f"no less than {print_time(row['lower_bound_s'])}"
-        direct = f", {print_time(row['direct_s'])} by direct sends" if "direct_s" in row else ""
-        taken = ", taken" if row.get("chosen") else ""
-        yield f"{name}: {print_time(row['iteration_time_s'])} ({proven}){direct}{taken}"
+        proven = "optimal" if row.proof == "optimal" else f"no less than {print_time(row.lower_bound_s)}"
+        direct = "" if row.direct_s is None else f", {print_time(row.direct_s)} by direct sends"
+        taken = ", taken" if row.chosen else ""
+        yield f"{name}: {print_time(row.iteration_time_s)} ({proven}){direct}{taken}"
 
 
 def direct_time_s(plan: Plan) -> float:

@@ -12,12 +12,15 @@ from torch import nn  # noqa: E402
 from rtk.profilers.models.gpt import language_model_loss  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
 from rtk.runners.resilience.protocol import Job  # noqa: E402
+from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.plan import Optimizer, Place, Placement, Plan  # noqa: E402
 
 from ..placed_plans import folded, looped  # noqa: E402
 from . import scripted  # noqa: E402
 from .placed import placed_plan  # noqa: E402
+from .processes import ProcessJob, single_process  # noqa: E402
 from .scripted import ThreadJob, replan_with  # noqa: E402
+from .test_survival import FOREVER, Story  # noqa: E402
 
 DEPTH, RATE = scripted.BLOCKS + 2, 1e-4
 
@@ -67,6 +70,16 @@ def test_a_lost_worker_leaves_no_trace(placement: Placement, optimizer: Optimize
     assert all(len(found) == 1 for found in job.checksums().values())
 
 
+def test_chunks_of_micro_batches_wait_on_the_host() -> None:
+    """Where a worker may hold two chunks, further ones wait for their backward pass on the host, each by itself."""
+    plan = placed_plan(folded(3, 2), DEPTH, (4,), limit_bytes=4.0)
+    job = ThreadJob(plan, Job(plan, 3), changes={"make_layers": double})
+    job.run()
+    assert job.losses() == pytest.approx(alone(3, 4), abs=1e-12)
+    waiting = job.workers["0/0"].held.stage._hosting.keys
+    assert waiting and waiting <= {(number, layers) for number in range(4) for layers in ((0, 1), (5, 6))}
+
+
 def test_checkpoints_know_no_placement(tmp_path: Path) -> None:
     """What a V has saved goes on as a loop, that as a plain pipeline, and that as a V: losses are those of one run."""
     plain = replace(scripted.plan_of(3, 1, 3, "zero-bubble"), prediction=None)
@@ -82,3 +95,34 @@ def test_checkpoints_know_no_placement(tmp_path: Path) -> None:
         files = read_manifest(Path(resume)).files
         assert [file.layers for file in files] == sorted(own for one in plan.workers for own in plan.layers_of(one))
     assert losses == pytest.approx(alone(8, 3), abs=1e-12)
+
+
+MODEL = Path(__file__).parents[2] / "benchmarks" / "double_model.py"  # of ten layers
+TRAINING = TrainingConfig(f"{MODEL}:layers", (), RATE, 1, 16, threads=1, paced=False, seed=0)
+
+
+@pytest.mark.parametrize("placement", [folded(4, 2), looped(4, 2)], ids=["v", "loop"])
+def test_processes_of_a_placement_lose_as_one_does(placement: Placement) -> None:
+    """Four real workers of a V and of a loop, over gloo: every loss is that of one process to 1e-12 in float64."""
+    plan = placed_plan(placement, 10, (5,), "FIW", seconds=0.002)
+    with ProcessJob(plan, JobConfig(3), TRAINING) as job:
+        assert job.result().exit_code == 0
+    assert job.losses() == pytest.approx(single_process(plan, TRAINING, 3), abs=1e-12)
+
+
+def test_a_killed_process_of_a_v_leaves_no_trace() -> None:
+    """One of four real workers, of two V pipelines, is killed at any moment; SlipStream's plan sends its chunks to
+    its peer, a replacement takes both ranges of its layers: every loss is that of one process to 1e-12 in float64."""
+    plan = placed_plan(folded(2, 2), 10, (3, 3), "FIW", seconds=0.002)
+    with ProcessJob(plan, JobConfig(FOREVER, heartbeat_limit_s=2.0), TRAINING) as job:
+        job.wait_for_iteration(1)
+        story, since = Story(job), len(job.said)
+        story.kill("1/1")
+        story.await_live(3, since)
+        story.bring_back("1/1")
+        job.server.finish(0, "enough")
+        job.result()
+    losses = job.losses()
+    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-12)
+    assert [one["event"] for one in job.said].count("join") == 1
+    assert all(one["live_workers"] in (3, 4) for one in job.said if one["event"] == "iteration")
