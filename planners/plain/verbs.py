@@ -31,6 +31,7 @@ from ..joint.plan import plan_joint as joint_of
 from ..oobleck.reconfiguration import Reconfiguration, Reconfigurer, crew_after
 from ..oobleck.templates import plan_templates as templates_of
 from ..pipeline import plan_pipeline as pipeline_of
+from ..placement.own_proof import ask_any_solver
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
 from ..slipstream.cluster import Technique
@@ -271,7 +272,7 @@ def plan_adaptra(
     def made() -> Plan:
         return plan_chosen(shape, choice, lambda one: adaptra_of(adapted, one, technique, share), transport)
 
-    return site.signed(with_own_proof(made, effort), profile)
+    return site.signed(with_own_proof(made, effort, ask_any_solver), profile)
 
 
 def plan_joint(

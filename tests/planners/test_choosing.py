@@ -82,7 +82,10 @@ def test_ties_go_to_plain() -> None:
     best = plan_pipeline(EVEN, pp=1, microbatches=3, placement="best:4")
     assert [row["placement"] for row in best.planner.options[OPTION]] == ["plain"]
     assert best.workers == alone.workers
-    made = {name: plan_pipeline(EVEN, pp=2, microbatches=2, placement=name) for name in ("plain", "v")}
+    made = {
+        name: plan_pipeline(EVEN, pp=2, microbatches=4, schedule="zero-bubble", placement=name)
+        for name in ("plain", "v")
+    }
     chosen = plan_chosen(
         Shape(2, 1, 2), PlacementChoice("best", 2), lambda one: made["plain" if one.placement == "plain" else "v"]
     )
@@ -156,6 +159,14 @@ def test_a_way_back_is_only_a_loops() -> None:
     assert loop > without[2]["iteration_time_s"]
     with pytest.raises(InvalidInputError, match="there is no link 3"):
         plan_adaptra(EVEN, pp=4, microbatches=6, link_delay=delays, placement="v")
+
+
+def test_a_solver_that_is_named_proves_by_itself() -> None:
+    """CP-SAT gets a placed plan's orders and no bound; the MILP is for one stage a worker, and is refused by name."""
+    made = plan_adaptra(EVEN, pp=2, microbatches=2, placement="v", solver="cp-sat", time_limit=20.0)
+    assert made.planner.options["solver_proof"]["proof"] == "optimal"
+    with pytest.raises(InvalidInputError, match="milp is for one stage a worker"):
+        plan_adaptra(EVEN, pp=2, microbatches=2, placement="v", solver="milp", time_limit=5.0)
 
 
 @pytest.mark.parametrize("placement", ["v", "loop", "best"])
