@@ -21,6 +21,7 @@ from .shape import PlacementName, Shape
 
 Transport = Literal["auto", "direct", "delegated"]
 
+NAMES = ("plain", "loop", "v", "best")
 OPTION = "placements"  # of the planner
 USUAL_CHUNKS = 2
 SAME = 1e-9  # iteration times this close, relatively, differ by rounding
@@ -63,7 +64,7 @@ def parse_placement(text: str, chunks: int | None) -> PlacementChoice:
     Raises:
         InvalidInputError: there is no such placement, both say chunks, or a plain one is to have several.
     """
-    match = re.fullmatch(r"(plain|loop|v|best)(?::([1-9]\d{0,5}))?", text)
+    match = re.fullmatch(rf"({'|'.join(NAMES)})(?::([1-9]\d{{0,5}}))?", text)
     if match is None:
         raise InvalidInputError(
             f"{text!r} is no placement", where="--placement", fix="take plain, loop, v or best; or best:4 for 4 chunks"
