@@ -210,6 +210,10 @@ def _argument(bound: BindingBound, noun: str) -> str:
         before = f", from {print_time(bound.head_s)}{start} on" if bound.head_s else start
         held = f"what it must hold of all micro-batches, each from its F to the end of its W or B{before},"
         return f"Its memory limit has no room for {held} in less than {print_time(bound.work_s)}{tail}"
+    if bound.argument == "turns":
+        before = f", from {print_time(bound.head_s)}{start} on," if bound.head_s else start
+        room = "has room for few micro-batches at once on all its virtual stages"
+        return f"Its memory limit {room}; those that follow each other{before} take {print_time(bound.work_s)}{tail}"
     if bound.argument == "ramps":
         limit = "Its memory limit does not admit all its forwards at once"
         first = f"its first I or B is no sooner than {print_time(bound.head_s)}{start}"
