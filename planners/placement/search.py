@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 8
 # Up to so many operations published orders are tried; to write them down takes as long as some rules.
-PUBLISHED_OPERATIONS = 50_000
+PUBLISHED_OPERATIONS = 120_000
 # Operations that rules may schedule in all, and annealing: a second or two of machine code each.
 RULES_OPERATIONS = 10_000_000
 ANNEALED_OPERATIONS = 12_000_000
@@ -54,15 +54,21 @@ class PlacedSolution(Proven):
 
 
 def solve(
-    problem: PlacedProblem, effort: Effort, bound_s: float = 0.0, *, start: SeatOrders | None = None
+    problem: PlacedProblem,
+    effort: Effort,
+    bound_s: float = 0.0,
+    *,
+    start: SeatOrders | None = None,
+    anneals: bool = True,
 ) -> PlacedSolution:
     """Order a placed problem's operations for the least makespan, or period.
 
     Args:
         problem: what to order.
-        effort: how hard to try: "rules" tries a few rules, in milliseconds, for whoever waits.
+        effort: how hard to try: "rules" tries a few rules and published orders, in milliseconds, for whoever waits.
         bound_s: what no orders undercut, in s; the search ends there.
         start: orders that are known already; what is found is no worse.
+        anneals: whether to search on by chance where no rule reaches the bound: for seconds.
 
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
@@ -75,10 +81,10 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
-        lambda best: _anneal(problem, rules, best, effort.seed),
+        lambda best: _anneal(problem, rules, best, effort.seed) if anneals else best,
         lambda best: _polish(problem, best, effort),
     )
-    for part in parts[:1] if effort.solver == "rules" else parts:
+    for part in parts[:2] if effort.solver == "rules" else parts:
         best = part(best)
         if best.optimal:
             break
@@ -106,6 +112,8 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
     for name, orders in published_orders(problem):
         if fits(problem, orders):
             best = _better(best, scheduler.value_s(orders), orders, name)
+        if best.optimal:
+            break
     return best
 
 

@@ -21,7 +21,7 @@ from .placed_orders import least_value_s, peaks_bytes, placed, timing
 ROUNDING = 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(placed_plans(max_columns=3, max_microbatches=4), st.booleans())
 def test_no_random_routing_beats_the_bound(plan: Plan, staggered: bool) -> None:
     """Random plans whose dead workers' chunks go to any peers, at the limits that they just keep, are no better."""
@@ -38,7 +38,7 @@ def test_no_random_routing_beats_the_bound(plan: Plan, staggered: bool) -> None:
     assert bound.head_s + bound.work_s + bound.tail_s == pytest.approx(bound.value_s)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(placed_plans(max_columns=2, max_chunks=2, max_dp=2, max_microbatches=1), st.data())
 def test_no_routing_of_a_tiny_problem_beats_the_bound(plan: Plan, data: st.DataObject) -> None:
     """Of all routings of two micro-batches, and all orders of each, none is better."""

@@ -1,6 +1,7 @@
 """The exact solver of placed problems: what it proves is true, and it proves what the design note knows."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,9 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from rtk.planners.placement.bounds import lower_bound
 from rtk.planners.placement.exact_seats import SeatCpSat, seat_instance_of
-from rtk.planners.placement.problem import PlacedProblem, SeatOrders
+from rtk.planners.placement.problem import BACKWARD, FORWARD, KINDS, WEIGHT, PlacedProblem, SeatOrders
 from rtk.planners.placement.published import column_of_v, published_orders
-from rtk.planners.placement.scheduler import DueTimes, SeatScheduler
 
 from .placed_orders import keeps_limits, least_value_s, placed, timing
 from .test_placed_bounds import tiny_problems
@@ -21,13 +21,17 @@ ROUNDING = 1e-9
 
 
 def _first(problem: PlacedProblem) -> SeatOrders:
-    """Some valid orders: one micro-batch after the other."""
-    scheduler = SeatScheduler(problem)
-    scheduler.run(DueTimes(offset_s=[0.0] * (3 * problem.stages)))
-    return scheduler.orders()
+    """Valid orders under any limits that admit a micro-batch alone: one micro-batch after the other."""
+    orders: list[list[int]] = [[] for _ in range(problem.workers)]
+    for job, stages in product(range(problem.jobs), [range(problem.stages), range(problem.stages)[::-1]]):
+        for stage in stages:
+            kinds = [FORWARD] if stages.step > 0 else [BACKWARD, WEIGHT] if problem.split[job, stage] else [BACKWARD]
+            codes = [(job * problem.stages + stage) * KINDS + kind for kind in kinds]
+            orders[problem.executor[job, stage]] += codes
+    return orders
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(tiny_problems())
 def test_it_finds_and_proves_the_least_value(problem: PlacedProblem) -> None:
     """On tiny problems it proves no more than what all orders together show, and finds a makespan that is the least."""

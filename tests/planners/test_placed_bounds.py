@@ -61,7 +61,7 @@ def tiny_problems(draw: st.DrawFn) -> PlacedProblem:
     )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(tiny_problems())
 def test_no_orders_of_a_tiny_problem_beat_the_bound(problem: PlacedProblem) -> None:
     """Of all orders of two or three micro-batches none is better, with any costs, limits, delays, splits, routing."""
@@ -75,7 +75,7 @@ def test_no_orders_of_a_tiny_problem_beat_the_bound(problem: PlacedProblem) -> N
     assert lower_bound(with_any_split(problem)).value_s <= least_s * (1 + ROUNDING)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(placed_plans(max_columns=3, max_dp=2, max_microbatches=4), st.booleans())
 def test_no_random_plan_beats_the_bound(plan: Plan, staggered: bool) -> None:
     """Random plans, re-routed and of any placement, with limits that they just keep, are no better than the bound."""

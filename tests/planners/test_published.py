@@ -29,7 +29,7 @@ def _column(form: PublishedForm, columns: int, chunks: int) -> tuple[int, ...]:
     return (column_of_loop if form.placement == "loop" else column_of_v)(columns, chunks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(PUBLISHED), st.integers(1, 7), st.integers(2, 4), st.integers(1, 20), st.integers(1, 12))
 def test_all_operations_are_there_and_none_waits_for_ever(
     form: PublishedForm, columns: int, chunks: int, first: int, second: int
@@ -47,7 +47,7 @@ def test_all_operations_are_there_and_none_waits_for_ever(
     assert (held <= np.array(most, dtype=np.float64) + 1e-9).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 7), st.integers(2, 4), st.integers(1, 4), st.integers(0, 6))
 def test_torch_makes_the_same_orders(columns: int, chunks: int, rounds: int, more: int) -> None:
     """Torch's own schedules are ours, wherever it has one that is complete."""
