@@ -7,6 +7,7 @@ from textwrap import wrap
 from ...schemas.plan import Plan
 from ...schemas.quantities import print_bytes, print_percent, print_time
 from ...schemas.text import counted, joined
+from ..choosing import comparison
 from ..greyhound.mitigate import topology_words
 from .binding import BindingBound, BindingLimit
 from .explain import Busiest, CriticalPath, Explanation, Leg, PathSegment, Share
@@ -32,7 +33,7 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
     Args:
         told: what `explain` found.
         plan: the plan that it is of, if what this says of itself is to be told as well: over which routings its bound
-            is, and who sits where.
+            is, what other placements were worth, and who sits where.
     """
     sections = [_headline(told), _path(told)]
     sections += [_bound(told.bound, told)] if told.bound is not None else []
@@ -47,6 +48,9 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
             lines += ["", f"{bound} is for the routing taken: micro-batches on other workers might take less."]
         else:
             lines += ["", f"{bound} is over all routings: nor would micro-batches on other workers take less."]
+    compared = list(comparison(plan)) if plan is not None else []
+    if compared:
+        lines += ["", "What each placement is worth", *(f"{INDENT}{line}" for line in compared)]
     seats = topology_words(plan) if plan is not None else []
     if seats:
         lines += ["", "Who sits where, and what it is worth", *(f"  {line}" for line in seats)]

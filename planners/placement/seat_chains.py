@@ -49,10 +49,10 @@ class SeatChain:
         """How many virtual stages there are."""
         return len(self.seconds)
 
-    def round_trip_s(self, stage: int) -> float:
-        """Least time between the start of F and the end of I at a virtual stage."""
-        rest = self.seconds[stage:]
-        return sum(forward_s + backward_s for forward_s, backward_s, _ in rest) + 2 * sum(self.delay_s[stage:])
+    def way_s(self, first: int, last: int) -> float:
+        """Least time from the start of F at a virtual stage to the end of I at one that is not before it."""
+        down_s = sum(seconds[FORWARD] for seconds in self.seconds[first:]) + sum(self.delay_s[first:])
+        return down_s + sum(seconds[BACKWARD] for seconds in self.seconds[last:]) + sum(self.delay_s[last:])
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ def pipelining_fn(plan: Plan | str) -> PipeliningFunction:
         **_: Any,
     ) -> tuple[TitanSchedule, list[nn.Module], bool, bool]:
         read = read_document(plan, Plan) if isinstance(plan, str) else plan
+        refuse_placed(read, "rtk.torchtitan")
         require_valid(read, "the plan")
         refuse_placed(read, "rtk.torchtitan.pipelining_fn")
         _require_fit(read, parallel_dims, training, parallelism, len(model_config.layers))
