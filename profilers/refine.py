@@ -415,6 +415,9 @@ def run_of(given: GivenTimeline, profile: Profile, plans: Sequence[Plan], cut: S
     plan = _plan_of(given, plans)
     if plan is not None:
         refuse_placed(plan, "rtk profile refine")
+    if given.timeline.is_placed:
+        what = "rtk profile refine takes no timeline of workers that hold several virtual stages"
+        raise InvalidInputError(what, where=f"{given.name}, /spans", fix="give that of a plan of --placement plain")
     if plan is not None and given.timeline.plan is not None:
         staged = [(worker, plan.stage_of(worker)) for worker in plan.workers]
         held = {

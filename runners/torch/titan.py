@@ -62,6 +62,7 @@ def pipelining_fn(plan: Plan | str) -> PipeliningFunction:
         read = read_document(plan, Plan) if isinstance(plan, str) else plan
         refuse_placed(read, "rtk.torchtitan")
         require_valid(read, "the plan")
+        refuse_placed(read, "rtk.torchtitan.pipelining_fn")
         _require_fit(read, parallel_dims, training, parallelism, len(model_config.layers))
 
         from torchtitan.distributed.compile import apply_compile

@@ -249,7 +249,8 @@ def simulate_story(
         raise InvalidInputError(
             "nobody knows how large the messages are", where="--log-memory", fix="give the --profile, or 0 to keep none"
         )
-    log = LogLimit(log_memory_bytes, costs.output_bytes)
+    # Where nobody plans what is left it does not matter what is kept, and sizes need not be known.
+    log = LogLimit() if resume is None else LogLimit(log_memory_bytes, costs.output_bytes)
     machines = VirtualMachines(plan, transport)
     world = _World(plan, trace, iterations, replan, resume, log, costs, jitter, seed, monitor, machines)
     world.play()
