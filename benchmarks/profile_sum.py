@@ -63,7 +63,7 @@ def whole(name: str, clock: Clock, split: bool) -> Callable[[], list[list[float]
 
 
 def layers(name: str, clock: Clock) -> Callable[[], list[list[float]]]:
-    """Rehearsals of the layers; each gives F, I, W and step of every layer, in s."""
+    """Rehearsals of the layers; each gives F, I, W, step and B of every layer, in s."""
     model = load_model(name)
     inputs, target = model.example(0)
     rehearsal = Rehearsal(model.layers, TorchStage, model.loss, inputs, target)
@@ -118,13 +118,15 @@ def pair(name: str, clock: str, rounds: int) -> dict[str, dict[str, float]]:
 
 def errors(readings: dict[str, list[Any]], join: Callable[[Times], float]) -> dict[str, float]:
     """Each side's iteration at the joined times of its operations, and predicted / measured - 1."""
-    parts_s = {side: [joined(one, number, join) for number in range(4)] for side, one in readings.items()}
+    parts_s = {side: [joined(one, number, join) for number in range(len(one[0]))] for side, one in readings.items()}
     iterations_s = {side: MICROBATCHES * sum(one[:3]) + one[3] for side, one in parts_s.items()}
     found = {f"{side}_iteration_s": value for side, value in iterations_s.items()}
     for place, operation in enumerate(("F", "I", "W", "step")):
         found[f"error_{operation}"] = parts_s["layers"][place] / parts_s["whole"][place] - 1
     found["error"] = iterations_s["layers"] / iterations_s["whole"] - 1
-    found["error_unsplit"] = iterations_s["layers"] / iterations_s["unsplit"] - 1
+    forward_s, _, _, step_s, full_s = parts_s["layers"]
+    found["error_unsplit"] = (MICROBATCHES * (forward_s + full_s) + step_s) / iterations_s["unsplit"] - 1
+    found["error_unsplit_of_halves"] = iterations_s["layers"] / iterations_s["unsplit"] - 1
     return found
 
 

@@ -1,4 +1,4 @@
-"""A Profile by measurement: every layer's F, I, W and optimizer step, timed as a runner executes them."""
+"""A Profile by measurement: every layer's F, I, W, optimizer step and B, timed as a runner executes them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -133,15 +133,16 @@ def warm_up_of(device: torch.device) -> WarmUp:
 # An iteration rehearsed: every layer as a stage of its own, one after the other, with a mark between any two.
 
 
-OperationName = Literal["move", "F", "I", "W", "step"]
+OperationName = Literal["move", "F", "I", "W", "step", "B"]
 OPERATIONS: dict[OperationName, str] = {
     "move": "its parameters",
     "F": "forward",
     "I": "backward-input",
     "W": "backward-weight",
     "step": "the optimizer's step",
+    "B": "backward",
 }
-Times = tuple[float, float, float, float]
+Times = tuple[float, float, float, float, float]  # of F, I, W, step and B
 NO_WATCH: Stopwatch = ClockStopwatch(lambda: 0.0)
 
 
@@ -187,7 +188,9 @@ class _Part:
 
 
 class Rehearsal:
-    """Runs one micro-batch through layers as a training process does: F of all, I and W of all backwards, the steps.
+    """Runs a micro-batch through layers as a training process does: F of all, I and W of all backwards, the steps.
+
+    Then another one with full backward passes, whose times are not those of I and W together.
 
     Each layer takes what the one before it has just made, and the gradient that the one after it has just made, while
     all others hold their activations: caches and the allocator are as in an iteration. Gradients are added to those
@@ -222,17 +225,14 @@ class Rehearsal:
         self._at: tuple[int, OperationName] = (0, "F")
 
     def run(self, watch: Stopwatch) -> list[Times]:
-        """One round: for each layer the times of F, I, W and step, with the zeroing of its gradients, in s.
+        """One round: for each layer the times of F, I, W, step, with the zeroing of its gradients, and B, in s.
 
         Raises:
             OutOfMemory: at which layer and operation.
         """
         with self._naming():
             watch.mark()
-            self._value = self._inputs
-            for place in range(len(self._parts)):
-                self._run_forward(place)
-                watch.mark()
+            self._forward(watch)
             if self._loss is None and self._gradient is None:
                 self._gradient = torch.randn_like(self._value)
             self._backward_input(watch)
@@ -243,10 +243,12 @@ class Rehearsal:
                     part.optimizer.step()
                     part.optimizer.zero_grad(set_to_none=False)  # as a runner does, whose gradients live in one buffer
                 watch.mark()
+            self._forward(watch)
+            self._backward(watch)
             laps_s = watch.laps_s()
         count = len(self._parts)
-        forward_s, input_s, weight_s, step_s = (laps_s[n * count : (n + 1) * count] for n in range(4))
-        return list(zip(forward_s, reversed(input_s), reversed(weight_s), step_s, strict=True))
+        forward_s, input_s, weight_s, step_s, _, full_s = (laps_s[n * count : (n + 1) * count] for n in range(6))
+        return list(zip(forward_s, *map(reversed, (input_s, weight_s)), step_s, reversed(full_s), strict=True))
 
     def holdings(self) -> list[Held]:
         """What each layer holds, from one F, I and W.
@@ -272,6 +274,12 @@ class Rehearsal:
             one._replace(activation_bytes=max(one.activation_bytes, stash_bytes), stash_bytes=stash_bytes)
             for one, stash_bytes in zip(held, stashes, strict=True)
         ]
+
+    def _forward(self, watch: Stopwatch) -> None:
+        self._value = self._inputs
+        for place in range(len(self._parts)):
+            self._run_forward(place)
+            watch.mark()
 
     def _run_forward(self, place: int) -> None:
         self._at = place, "F"
@@ -307,6 +315,13 @@ class Rehearsal:
         for place in reversed(range(len(self._parts))):
             self._at = place, "W"
             self._parts[place].stage.backward_weight(0)
+            watch.mark()
+
+    def _backward(self, watch: Stopwatch) -> None:
+        gradient = self._gradient
+        for place in reversed(range(len(self._parts))):
+            self._at = place, "B"
+            gradient = self._parts[place].stage.backward(0, gradient)
             watch.mark()
 
     @contextmanager
@@ -586,6 +601,7 @@ def _measure_shares(
             cost,
             forward_s=cost.forward_s + forward_s,
             backward_input_s=cost.backward_input_s + input_s,
+            backward_s=cost.full_s + input_s,
             tensor_parallel=degree,
         )
     return found
@@ -678,7 +694,7 @@ class LayerSamples:
     _times_s: dict[Likeness, list[Times]] = field(default_factory=dict)
 
     def add(self, round_: Iterable[Times]) -> None:
-        """One round: F, I, W and step of each layer, in s."""
+        """One round: F, I, W, step and B of each layer, in s."""
         for likeness, times_s in zip(self.likenesses, round_, strict=True):
             self._times_s.setdefault(likeness, []).append(times_s)
 
@@ -688,9 +704,9 @@ class LayerSamples:
         for likeness, times_s in self._times_s.items():
             columns = list(zip(*times_s, strict=True))
             is_enough = len(times_s) >= FEWEST_FOR_A_SPREAD
-            spread = Spread(*(half_width(column) for column in columns)) if is_enough else None
-            forward_s, input_s, weight_s, step_s = map(median, columns)
-            found[likeness] = LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree, spread=spread)
+            spread = Spread(*(half_width(column) for column in columns[:4])) if is_enough else None
+            forward_s, input_s, weight_s, step_s, full_s = map(median, columns)
+            found[likeness] = LayerCost(forward_s, input_s, weight_s, step_s, degree, spread, full_s)
         return [found[likeness] for likeness in self.likenesses]
 
 

@@ -23,6 +23,7 @@ from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.orders import check_order_text
+from ..schemas.placement import refuse_placed
 from ..schemas.plan import Layers, Plan
 from ..schemas.profile import FEWEST_FOR_A_SPREAD, TIMES, Device, Layer, LayerCost, Profile, Spread, half_width
 from ..schemas.timeline import Timeline
@@ -304,7 +305,15 @@ def contradictions(refinement: Refinement) -> Counter[int]:
 def _sum_s(layers: Sequence[Layer], reading: OperationReading) -> float:
     first, stop = reading.layers
     costs = (_cost(layers[index], index, reading.tensor_parallel) for index in range(first, stop))
-    return math.fsum(getattr(cost, TIMES[part]) for cost in costs for part in _PARTS[reading.operation])
+    return math.fsum(_told_s(cost, part, reading.operation) for cost in costs for part in _PARTS[reading.operation])
+
+
+def _told_s(cost: LayerCost, part: str, operation: Operation) -> float:
+    """What a part of an operation takes by a profile: I and W of a full backward pass their shares of that."""
+    time_s: float = getattr(cost, TIMES[part])
+    halves_s = cost.backward_input_s + cost.backward_weight_s
+    has_share = operation == "B" and cost.backward_s is not None and halves_s > 0
+    return time_s * (cost.full_s / halves_s) if has_share else time_s
 
 
 def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
@@ -325,11 +334,11 @@ def _factors(profile: Profile, readings: Sequence[OperationReading]) -> tuple[Fl
         return np.ones(shape), np.zeros(shape, dtype=np.bool_)
     told_s = np.zeros((len(readings), *shape))  # what the profile says of each operation and layer that is summed up
     for place, reading in enumerate(readings):
-        for number, (kind, name) in enumerate(TIMES.items()):
+        for number, kind in enumerate(TIMES):
             if kind in _PARTS[reading.operation]:
                 for index in range(*reading.layers):
                     cost = _cost(profile.layers[index], index, reading.tensor_parallel)
-                    told_s[place, number, index] = getattr(cost, name)
+                    told_s[place, number, index] = _told_s(cost, kind, reading.operation)
     costs = told_s.reshape(len(readings), -1)
     measured_s = np.array([max(reading.measured_s, 1e-12) for reading in readings])
     holds = costs > 0
@@ -353,7 +362,11 @@ def _scaled(cost: LayerCost, factors: Floats, spreads: Floats) -> LayerCost:
         elif cost.spread is not None:
             widths[name] = getattr(cost.spread, name) * float(factor)
     spread = Spread(**widths) if set(TIMES.values()) - {"optimizer_s"} <= set(widths) else None
-    return replace(cost, **times, spread=spread)
+    halves_s = cost.backward_input_s + cost.backward_weight_s
+    full_s = cost.backward_s
+    if full_s is not None and halves_s:  # a full pass keeps its share of the two halves
+        full_s *= (times["backward_input_s"] + times["backward_weight_s"]) / halves_s
+    return replace(cost, **times, spread=spread, backward_s=full_s)
 
 
 # What workers of given timelines held: by the plans that were run, or by how planners cut stages.
@@ -400,6 +413,8 @@ def run_of(given: GivenTimeline, profile: Profile, plans: Sequence[Plan], cut: S
         InvalidInputError: it is of none of the plans, or of no such job.
     """
     plan = _plan_of(given, plans)
+    if plan is not None:
+        refuse_placed(plan, "rtk profile refine")
     if plan is not None and given.timeline.plan is not None:
         staged = [(worker, plan.stage_of(worker)) for worker in plan.workers]
         held = {

@@ -47,6 +47,14 @@ def placement_words(placement: Placement) -> str:
     return "/".join(",".join(map(str, held)) for held in placement)
 
 
+def placements_of(plan: Plan) -> tuple[str, ...]:
+    """The placements of a plan's pipelines in words, each once; empty where each worker holds one stage."""
+    if not plan.is_placed:
+        return ()
+    used = (plan.template_of(pipeline).columns for pipeline in range(len(plan.pipelines)))
+    return tuple(dict.fromkeys(map(placement_words, used)))
+
+
 def refuse_placed(plan: Plan, command: str) -> None:
     """Raise InvalidInputError for a plan with a placement, which a command does not take.
 

@@ -65,9 +65,10 @@ FEWEST_FOR_A_SPREAD = 4
 
 
 def full_backward_s(costs: "Sequence[LayerCost]") -> float | None:
-    """What a full backward pass through some layers takes, in s; None where not all of them say so."""
-    times_s = [cost.backward_s for cost in costs if cost.backward_s is not None]
-    return sum(times_s) if len(times_s) == len(costs) else None
+    """What a full backward pass through some layers takes, in s; None where none of them says so."""
+    if all(cost.backward_s is None for cost in costs):
+        return None
+    return sum(cost.full_s for cost in costs)
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -116,6 +117,11 @@ class LayerCost:
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"spread", "backward_s"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def full_s(self) -> float:
+        """A full backward pass."""
+        return self.backward_input_s + self.backward_weight_s if self.backward_s is None else self.backward_s
 
     @property
     def work_s(self) -> float:

@@ -86,11 +86,15 @@ def profiles(draw: st.DrawFn, min_layers: int = 1, max_layers: int = 6) -> Profi
     )
 
 
+def _costs() -> st.SearchStrategy[LayerCost]:
+    return st.builds(LayerCost, SECONDS, SECONDS, SECONDS, SECONDS, backward_s=st.none() | SECONDS)
+
+
 @st.composite
 def _layers(draw: st.DrawFn) -> Layer:
     activation_bytes = draw(BYTES)
     return Layer(
-        costs=(LayerCost(*(draw(SECONDS) for _ in range(4)), backward_s=draw(st.none() | SECONDS)),),
+        costs=(draw(_costs()),),
         name=draw(st.one_of(st.none(), st.text(max_size=5))),
         parameter_bytes=draw(BYTES),
         activation_bytes=activation_bytes,

@@ -142,6 +142,9 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # an agent of torchrun handles them
         signal.signal(number, signal.SIG_DFL)
+    # As an interpreter that starts does: `Popen` has made it deadly where this is what it forks, and gloo, of which a
+    # peer has died, writes to closed connections.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(environment)
     if threads := environment.get("OMP_NUM_THREADS"):  # which torch reads when it is loaded

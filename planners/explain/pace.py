@@ -103,17 +103,18 @@ def _causes(run: _Run, planned_s: float, measured_s: float) -> Iterator[PaceCaus
 
 def _slowdowns(run: _Run) -> dict[Worker, float]:
     """By how much longer each worker's operations take than planned: 1 is as planned."""
-    lasts_s: dict[Worker, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    lasts_s: dict[Worker, dict[tuple[str, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     for iteration in run.iterations:
         for worker, spans in iteration.items():
             for span, operation in _operations(spans, worker):
-                lasts_s[worker][operation.kind].append(span.end_s - span.start_s)
+                stage = run.plan.virtual_stage(worker, operation)
+                lasts_s[worker][operation.kind, stage].append(span.end_s - span.start_s)
     found = {}
-    for worker, kinds in lasts_s.items():
-        stage, slowdown = run.plan.stage_of(worker), worker.slowdown or 1.0
-        planned_s = sum(stage.duration_s(kind) * slowdown for kind in kinds)
+    for worker, own in lasts_s.items():
+        stages, slowdown = run.plan.template_of(worker.pipeline).stages, worker.slowdown or 1.0
+        planned_s = sum(stages[stage].duration_s(kind) * slowdown for kind, stage in own)
         if planned_s:
-            found[worker] = sum(map(median, kinds.values())) / planned_s
+            found[worker] = sum(map(median, own.values())) / planned_s
     return found
 
 
@@ -129,7 +130,7 @@ def _own_slowdowns(plan: Plan, slow: Mapping[Worker, float]) -> dict[str, float]
 
 
 def _slow_in_words(plan: Plan, slow: Mapping[Worker, float]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Who is slower than planned: whole stages where their workers are alike, else workers by themselves."""
+    """Who is slower than planned: whole stages, or columns, where their workers are alike, else workers alone."""
     stages: dict[int, list[Worker]] = defaultdict(list)
     for worker in slow:
         stages[worker.stage].append(worker)
@@ -138,7 +139,8 @@ def _slow_in_words(plan: Plan, slow: Mapping[Worker, float]) -> Iterator[tuple[s
     for stage, workers in sorted(stages.items()):
         factors = [slow[worker] for worker in workers]
         if len(workers) > 1 and _are_alike(factors):
-            groups = [("all workers compute" if stage < 0 else f"stage {stage} computes", workers)]
+            place = "column" if plan.is_placed else "stage"
+            groups = [("all workers compute" if stage < 0 else f"{place} {stage} computes", workers)]
         else:
             groups = [(f"worker {worker.name} computes", [worker]) for worker in workers]
         for words, group in groups:
@@ -155,22 +157,28 @@ def _are_alike(factors: list[float]) -> bool:
 
 
 def _link_delays(run: _Run) -> dict[LinkPlace, float]:
-    """What messages of each pipeline's links take, where somebody waited for them; what is as planned is left out."""
+    """What messages of each pipeline's links take, where somebody waited for them; what is as planned is left out.
+
+    Where stages are placed, links are those of columns side by side (`under_conditions`).
+    """
     late_s: dict[LinkPlace, list[float]] = defaultdict(list)
     for iteration in run.iterations:
         done_s: dict[tuple[str, int, int, int], float] = {
-            (operation.kind, operation.pipeline, operation.microbatch, worker.stage): span.end_s
+            (*operation[:3], run.plan.virtual_stage(worker, operation)): span.end_s
             for worker, spans in iteration.items()
             for span, operation in _operations(spans, worker)
         }
         for worker, spans in iteration.items():
             free_s = -math.inf
             for span, operation in _operations(spans, worker):
-                sender = worker.stage + (-1 if operation.kind == "F" else 1)
+                stage = run.plan.virtual_stage(worker, operation)
+                sender = stage + (-1 if operation.kind == "F" else 1)
                 kinds = {"F": ("F",), "W": ()}.get(operation.kind, ("I", "B"))
                 sent_s = [done_s.get((kind, *operation[1:3], sender), math.inf) for kind in kinds]
                 if sent_s and free_s <= min(sent_s) < math.inf:
-                    late_s[operation.pipeline, min(sender, worker.stage)].append(span.start_s - min(sent_s))
+                    column = run.plan.template_of(operation.pipeline).column_of[sender]
+                    if abs(column - worker.stage) == 1:
+                        late_s[operation.pipeline, min(column, worker.stage)].append(span.start_s - min(sent_s))
                 free_s = span.end_s
     lags_s = {place: median(lags_s) for place, lags_s in late_s.items()}
     return {place: lag_s for place, lag_s in lags_s.items() if lag_s > _planned_delay_s(run.plan, place)}
@@ -199,24 +207,26 @@ def _late_in_words(plan: Plan, delays_s: Mapping[LinkPlace, float]) -> Iterator[
 
 
 def _planned_delay_s(plan: Plan, place: LinkPlace) -> float:
-    pipeline, link = place
-    links = plan.links_of(pipeline) if pipeline is not None else ()
-    return links[link].delay_s if links else 0.0
+    pipeline, column = place
+    if pipeline is None or not (links := plan.links_of(pipeline)):
+        return 0.0
+    link = plan.template_of(pipeline).link_between(column, column + 1)
+    return 0.0 if link is None else links[link].delay_s
 
 
 # The end of an iteration
 
 
 def _sums_s(run: _Run) -> float:
-    """How much longer than planned the slowest stage sums, counted from when the last of its workers begins."""
+    """How much longer than planned the slowest peers sum, counted from when the last of them begins."""
     most_s = []
     for iteration in run.iterations:
         lasts_s: dict[object, float] = {}
         for worker, spans in iteration.items():
-            stage = run.plan.stage_of(worker)
+            layers = run.plan.layers_of(worker)
             took_s = sum(span.end_s - span.start_s for span in spans if span.op == "allreduce")
-            more_s = took_s - stage.allreduce_s
-            lasts_s[stage.layers] = min(more_s, lasts_s.get(stage.layers, more_s))
+            more_s = took_s - sum(stage.allreduce_s for stage in run.plan.stages_of(worker))
+            lasts_s[layers] = min(more_s, lasts_s.get(layers, more_s))
         most_s.append(max(lasts_s.values(), default=0.0))
     return max(0.0, median(most_s))
 
@@ -226,7 +236,7 @@ def _steps_s(run: _Run) -> float:
     most_s = []
     for iteration in run.iterations:
         took_s = [
-            (span.end_s - span.start_s, run.plan.stage_of(worker).optimizer_s)
+            (span.end_s - span.start_s, sum(stage.optimizer_s for stage in run.plan.stages_of(worker)))
             for worker, spans in iteration.items()
             for span in spans
             if span.op == "step"

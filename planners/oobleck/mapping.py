@@ -52,6 +52,7 @@ class Stages:
     Attributes:
         degrees: tensor-parallel degrees up to M that all layers have, ascending.
         forward_s, backward_input_s, backward_weight_s, optimizer_s: sums over the layers.
+        backward_s: the same of full backward passes; None where no layer says what one takes.
         static_bytes, activation_bytes, weight_stash_bytes: of all GPUs of the stage together.
         memory_bytes: of a GPU; infinite where there is no limit.
     """
@@ -65,6 +66,7 @@ class Stages:
     activation_bytes: FloatArray
     weight_stash_bytes: FloatArray
     memory_bytes: float
+    backward_s: FloatArray | None = None
 
     @property
     def layers(self) -> int:
@@ -110,6 +112,7 @@ class Stages:
             activation_bytes=float(self.activation_bytes[first, stop]) / gpus,
             weight_stash_bytes=float(self.weight_stash_bytes[first, stop]) / gpus,
             memory_limit_bytes=None if limit == inf else limit,
+            backward_s=None if self.backward_s is None else float(self.backward_s[at]),
         )
 
 
@@ -138,6 +141,7 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
     costs = [
         [next(cost for cost in layer.costs if cost.tensor_parallel == degree) for layer in layers] for degree in degrees
     ]
+    has_full = any(cost.backward_s is not None for row in costs for cost in row)
     memory_bytes = profile.device.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
     # Parameters and state of layers u to v - 1 at [u, v], a matrix that two of them share once; zero where u >= v.
     count = len(layers)
@@ -154,6 +158,7 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
         activation_bytes=_sums([layer.activation_bytes for layer in layers]),
         weight_stash_bytes=_sums([layer.weight_stash_bytes for layer in layers]),
         memory_bytes=inf if memory_bytes is None else memory_bytes,
+        backward_s=_sums([[cost.full_s for cost in row] for row in costs]) if has_full else None,
     )
 
 

@@ -211,6 +211,7 @@ def _joined(stages: Sequence[Stage], repeated_s: float, limit_bytes: float | Non
         activation_bytes=sum(stage.activation_bytes for stage in stages),
         weight_stash_bytes=sum(stage.weight_stash_bytes for stage in stages),
         memory_limit_bytes=limit_bytes,
+        backward_s=sum(one.duration_s("B") for one in stages) if any(one.backward_s for one in stages) else None,
     )
 
 

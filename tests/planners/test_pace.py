@@ -14,10 +14,12 @@ from rtk.planners.shape import Shape
 from rtk.runners.simulator import simulate
 from rtk.schemas.conditions import under_conditions
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.plan import Plan
+from rtk.schemas.plan import Placement, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline
 
+from ..placed_plans import any_placed_plans, folded, looped
+from ..runners.placed import placed_plan
 from ..strategies import plans
 
 Optimizer = Literal["synchronous", "staggered"]
@@ -34,7 +36,7 @@ def run_of(plan: Plan, jitter: float = 0.0, iterations: int = 4) -> Timeline:
 
 
 @settings(max_examples=40, deadline=None)
-@given(plans(max_microbatches=4))
+@given(st.one_of(plans(max_microbatches=4), any_placed_plans()))
 def test_a_run_as_planned_has_no_causes(plan: Plan) -> None:
     """Whatever the plan: what is simulated without faults takes what the plan says."""
     found = pace_of(plan, run_of(plan))
@@ -81,6 +83,17 @@ def test_a_slow_link_is_named_with_its_delay(link: int, delay_ms: int, everywher
     where = "" if everywhere else " of pipeline 1"
     assert found.causes[0].words == f"link {link}{where} adds {delay_ms} ms a message"
     assert found.causes[0].costs_s == pytest.approx(found.measured_s - found.planned_s)
+
+
+@pytest.mark.parametrize("placement", [folded(3, 2), looped(3, 2)], ids=["v", "loop"])
+def test_slow_columns_and_their_links_are_named_where_stages_are_placed(placement: Placement) -> None:
+    """Whichever of its stages a column computes, and on whichever leg messages come."""
+    plan = placed_plan(placement, 6, (6, 6), seconds=0.01)
+    slow = pace_of(plan, run_of(under_conditions(plan, {"0/1": 2.0, "1/1": 2.0}, {})))
+    assert slow.causes[0].words == "column 1 computes 2 x slower"
+    late = pace_of(plan, run_of(under_conditions(plan, {}, {(None, 1): 0.05})))
+    assert late.causes[0].words == "link 1 adds 50 ms a message"
+    assert late.causes[0].costs_s == pytest.approx(late.measured_s - late.planned_s)
 
 
 def test_sums_steps_and_pauses_are_told_apart() -> None:

@@ -65,17 +65,19 @@ def test_profile_is_valid(tiny: Model) -> None:
 
 
 def test_times_are_read_off_the_clock(linear: Model) -> None:
-    """F runs from the first layer to the last, I and W back, then the steps; all last from one reading to the next."""
+    """F runs from the first layer to the last, I and W back, then the steps; all last from one reading to the next.
+    After another F of all come full backward passes."""
     forward, backward_input, backward_weight, step = (1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (7.0, 8.0)
-    clock = ticking(0.0, *forward, *backward_input, *backward_weight, *step)
+    clock = ticking(0.0, *forward, *backward_input, *backward_weight, *step, 100.0, 100.0, 9.0, 10.0)
     first, last = (layer.costs[0] for layer in measure_profile(linear, TorchStage, repeats=3, clock=clock).layers)
     assert (first.forward_s, first.backward_input_s, first.backward_weight_s, first.optimizer_s) == (1, 4, 6, 7)
     assert (last.forward_s, last.backward_input_s, last.backward_weight_s, last.optimizer_s) == (2, 3, 5, 8)
+    assert (first.backward_s, last.backward_s) == (10, 9)
 
 
 def test_times_are_medians(linear: Model) -> None:
     """One slow round does not move a layer's times, the first one does not count, and a spread says how they lie."""
-    rounds = [[0.0] + [factor] * 8 for factor in (9.0, 1.0, 2.0, 9.0, 1.0, 2.0)]
+    rounds = [[0.0] + [factor] * 12 for factor in (9.0, 1.0, 2.0, 9.0, 1.0, 2.0)]
     profile = measure_profile(linear, TorchStage, repeats=5, clock=ticking(*itertools.chain(*rounds)))
     assert [layer.costs[0].forward_s for layer in profile.layers] == [2.0, 2.0]
     spread = profile.layers[0].costs[0].spread
@@ -90,7 +92,7 @@ def test_few_readings_have_no_spread(linear: Model) -> None:
 
 def test_like_layers_share_their_readings(tiny: Model) -> None:
     """The blocks of a GPT have one cost, the median of the readings of all; embedding and head have their own."""
-    laps = [0.0, 1.0, 2.0, 4.0, 8.0] + [1.0] * 12
+    laps = [0.0, 1.0, 2.0, 4.0, 8.0] + [1.0] * 20
     costs = [layer.costs[0] for layer in measure_profile(tiny, TorchStage, repeats=1, clock=ticking(*laps)).layers]
     assert [cost.forward_s for cost in costs] == [1.0, 3.0, 3.0, 8.0]
     assert costs[1] == costs[2]
@@ -148,7 +150,7 @@ def test_progress(linear: Model) -> None:
 def test_rounds_take_some_seconds(linear: Model, round_s: float, rounds: int) -> None:
     """Where nobody says how many rounds, as many are run as eight seconds hold, within bounds."""
     seen: list[int] = []
-    clock = ticking(0.0, *[round_s / 8] * 8)
+    clock = ticking(0.0, *[round_s / 8] * 8, *[0.0] * 4)
     measure_profile(linear, TorchStage, clock=clock, progress=lambda done, total: seen.append(total))
     assert seen[-1] == len(seen) == rounds
 

@@ -12,12 +12,15 @@ from torch import nn  # noqa: E402
 from rtk.profilers.models.gpt import language_model_loss  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
 from rtk.runners.resilience.protocol import Job  # noqa: E402
+from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.plan import Optimizer, Place, Placement, Plan  # noqa: E402
 
 from ..placed_plans import folded, looped  # noqa: E402
 from . import scripted  # noqa: E402
 from .placed import placed_plan  # noqa: E402
+from .processes import ProcessJob, single_process  # noqa: E402
 from .scripted import ThreadJob, replan_with  # noqa: E402
+from .test_survival import FOREVER, Story  # noqa: E402
 
 DEPTH, RATE = scripted.BLOCKS + 2, 1e-4
 
@@ -82,3 +85,34 @@ def test_checkpoints_know_no_placement(tmp_path: Path) -> None:
         files = read_manifest(Path(resume)).files
         assert [file.layers for file in files] == sorted(own for one in plan.workers for own in plan.layers_of(one))
     assert losses == pytest.approx(alone(8, 3), abs=1e-12)
+
+
+MODEL = Path(__file__).parents[2] / "benchmarks" / "double_model.py"  # of ten layers
+TRAINING = TrainingConfig(f"{MODEL}:layers", (), RATE, 1, 16, threads=1, paced=False, seed=0)
+
+
+@pytest.mark.parametrize("placement", [folded(4, 2), looped(4, 2)], ids=["v", "loop"])
+def test_processes_of_a_placement_lose_as_one_does(placement: Placement) -> None:
+    """Four real workers of a V and of a loop, over gloo: every loss is that of one process to 1e-12 in float64."""
+    plan = placed_plan(placement, 10, (5,), "FIW", seconds=0.002)
+    with ProcessJob(plan, JobConfig(3), TRAINING) as job:
+        assert job.result().exit_code == 0
+    assert job.losses() == pytest.approx(single_process(plan, TRAINING, 3), abs=1e-12)
+
+
+def test_a_killed_process_of_a_v_leaves_no_trace() -> None:
+    """One of four real workers, of two V pipelines, is killed at any moment; SlipStream's plan sends its chunks to
+    its peer, a replacement takes both ranges of its layers: every loss is that of one process to 1e-12 in float64."""
+    plan = placed_plan(folded(2, 2), 10, (3, 3), "FIW", seconds=0.002)
+    with ProcessJob(plan, JobConfig(FOREVER, heartbeat_limit_s=2.0), TRAINING) as job:
+        job.wait_for_iteration(1)
+        story, since = Story(job), len(job.said)
+        story.kill("1/1")
+        story.await_live(3, since)
+        story.bring_back("1/1")
+        job.server.finish(0, "enough")
+        job.result()
+    losses = job.losses()
+    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-12)
+    assert [one["event"] for one in job.said].count("join") == 1
+    assert all(one["live_workers"] in (3, 4) for one in job.said if one["event"] == "iteration")

@@ -275,7 +275,7 @@ def _problems(orders: dict[str, str | None], placement: Any = V, microbatches: i
         ({"0/0": "0F0 3F0 3B0 0B0 3F7 3B7"}, 0, "is foreign"),
     ],
 )
-def test_broken_orders_are_named(orders: dict[str, str], path: int, what: str) -> None:
+def test_broken_orders_are_named(orders: dict[str, str | None], path: int, what: str) -> None:
     """Too many, too few, and what comes before what it needs, of one seat or of two of a worker."""
     (found, message), *_ = _problems({**WHOLE, **orders})
     assert found == f"/workers/{path}/order"
