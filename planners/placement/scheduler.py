@@ -75,13 +75,15 @@ class SeatScheduler:
         )  # fmt: skip
 
     def run(self, rules: DueTimes) -> float:
-        """Schedule by these rules; returns the makespan, or period, of the orders in s."""
+        """Schedule by these rules; returns the makespan, or period, of the orders in s; infinite where it locks up."""
         floats, problem = self._form.floats, self.problem
         burst = problem.jobs if rules.burst is None else rules.burst
         release_s = np.maximum(self._rank - burst, 0.0) * rules.entry_s
         key_s = rules.due_s[:, None, None] + rules.offset_s
         keys = Keys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
+        if int(np.sum(self._state.ran)) < problem.operations:
+            return float("inf")
         return self._timed_s(self._state.order)
 
     def value_s(self, orders: SeatOrders) -> float:

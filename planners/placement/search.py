@@ -60,7 +60,7 @@ def solve(
 
     Args:
         problem: what to order.
-        effort: how hard to try: "rules" tries a few rules, in milliseconds, for whoever waits.
+        effort: how hard to try: "rules" tries a few rules and published orders, in milliseconds, for whoever waits.
         bound_s: what no orders undercut, in s; the search ends there.
         start: orders that are known already; what is found is no worse.
 
@@ -78,7 +78,7 @@ def solve(
         lambda best: _anneal(problem, rules, best, effort.seed),
         lambda best: _polish(problem, best, effort),
     )
-    for part in parts[:1] if effort.solver == "rules" else parts:
+    for part in parts[:2] if effort.solver == "rules" else parts:
         best = part(best)
         if best.optimal:
             break

@@ -197,13 +197,13 @@ class LatestTimes(NamedTuple):
 
 @kernel
 def sent_by_s(work: SeatCosts, late: LatestTimes, operation: int) -> float:
-    """When an operation must have ended for what waits for its message; UNKNOWN while that has no latest start."""
+    """When an operation must have ended for what waits for it elsewhere; UNKNOWN while that has no latest start."""
     cell, kind = operation // 3, operation % 3
-    stage = cell % work.stages
-    if kind == F and stage + 1 < work.stages:
+    stage, worker = cell % work.stages, work.executor[cell]
+    if kind == F and stage + 1 < work.stages and work.executor[cell + 1] != worker:
         by_s = late.start_s[2 * cell + 2]
         return by_s - work.hop_s[cell] if by_s != UNKNOWN else UNKNOWN
-    if kind == I and stage > 0:
+    if kind == I and stage > 0 and work.executor[cell - 1] != worker:
         by_s = late.start_s[2 * cell - 1]
         return by_s - work.hop_s[cell - 1] if by_s != UNKNOWN else UNKNOWN
     return INFINITY
