@@ -1,9 +1,10 @@
-"""CPU time of an iteration: our runner against torch.distributed.pipelining's Schedule1F1B on the same model.
+"""CPU time of an iteration: our runner against the schedules of torch.distributed.pipelining on the same model.
 
-Both train the same GPT with 1F1B: 4 stages on 4 processes of one thread, 8 micro-batches, full backward, SGD. In one
-run they take turns several times. The value is the CPU time of an iteration (`time.process_time`, all threads) summed
-over the processes, which unlike wall time does not depend on how many cores they share. At the end the parameters of
-both are compared: they did the same work.
+Both train the same GPT in the same orders, torch's own: Schedule1F1B, ScheduleInterleaved1F1B (a loop of two virtual
+stages a worker, full backward passes) and ScheduleZBVZeroBubble (a V, backward passes split), on 4 processes of one
+thread, 8 micro-batches, SGD. In one run they take turns several times. The value is the CPU time of an iteration
+(`time.process_time`, all threads) summed over the processes, which unlike wall time does not depend on how many cores
+they share. At the end the parameters of both are compared: they did the same work.
 
     python benchmarks/interpreter_overhead.py --output overhead.json
 """
@@ -15,27 +16,44 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
 
 from rtk.benchmarks.common import in_turns, spread, write_result
-from rtk.planners.pipeline import plan_pipeline
-from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
 from rtk.runners.torch.groups import PrefixStore, Store
 from rtk.runners.torch.runner import PlanRunner
-from rtk.schemas.plan import Plan
-from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.placement import loop_placement, v_placement
+from rtk.schemas.plan import Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker, plain_placement
 
-STAGES, MICROBATCHES = 4, 8
+RANKS, MICROBATCHES = 4, 8
+
+
+class Case(NamedTuple):
+    """A schedule of torch's, and where its stages lie."""
+
+    schedule: type[Any]
+    placement: Placement
+
+
+CASES = (
+    Case(Schedule1F1B, plain_placement(RANKS)),
+    Case(ScheduleInterleaved1F1B, loop_placement(RANKS, 2)),
+    Case(ScheduleZBVZeroBubble, v_placement(RANKS)),
+)
 # One block a stage, with the embedding before the first and the head behind the last; a micro-batch is one sample.
 # Narrow, the interpreter and the messages are half of the time; wide, the matrix products are most of it.
 WIDTHS = (64, 256)
@@ -48,7 +66,7 @@ Batch = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def main() -> None:
-    """Measure every width and write the figures; as `--rank R FOLDER`, be one of the processes."""
+    """Measure every schedule and width and write the figures; as `--rank R FOLDER`, be one of the processes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", default="-", help="where the JSON goes; standard output by default")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
@@ -58,17 +76,18 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         run_processes(Path(folder))
-        ranks = [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(STAGES)]
-    figures = [compare(width, [rank[number] for rank in ranks]) for number, width in enumerate(WIDTHS)]
+        ranks = [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(RANKS)]
+    settings = [(case, width) for case in CASES for width in WIDTHS]
+    figures = [compare(*setting, [rank[number] for rank in ranks]) for number, setting in enumerate(settings)]
     for found in figures:
         words = "width {width}: rtk {rtk_cpu_s[median]:.4f} s, torch {torch_cpu_s[median]:.4f} s, ratio {ratio:.3f}"
-        print(words.format(**found), file=sys.stderr)
+        print(f"{found['schedule']}, {words.format(**found)}", file=sys.stderr)
     write_result({"benchmark": "interpreter overhead", "target_ratio": 1.0, "widths": figures}, arguments.output)
 
 
 def run_processes(folder: Path) -> None:
-    """One process a stage, each leaving its values in the folder; none outlives this call."""
-    ranks = [subprocess.Popen([sys.executable, __file__, "--rank", str(rank), str(folder)]) for rank in range(STAGES)]
+    """One process a rank, each leaving its values in the folder; none outlives this call."""
+    ranks = [subprocess.Popen([sys.executable, __file__, "--rank", str(rank), str(folder)]) for rank in range(RANKS)]
     deadline = time.monotonic() + DEADLINE_S
     try:
         for rank in ranks:
@@ -80,8 +99,8 @@ def run_processes(folder: Path) -> None:
             rank.wait()
 
 
-def compare(width: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of a width from the values of all ranks: sums over ranks first, medians over iterations then."""
+def compare(case: Case, width: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of a setting from the values of all ranks: sums over ranks first, medians over iterations then."""
     turns = {
         side: [[sum(values) for values in zip(*turn, strict=True)] for turn in zip(*own, strict=True)]
         for side, own in ((side, [rank["cpu_s"][side] for rank in ranks]) for side in ("rtk", "torch"))
@@ -89,10 +108,12 @@ def compare(width: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     rtk, torch_ = (spread(list(chain.from_iterable(turns[side]))) for side in ("rtk", "torch"))
     by_turn = [median(ours) / median(theirs) for ours, theirs in zip(turns["rtk"], turns["torch"], strict=True)]
     return {
+        "schedule": case.schedule.__name__,
         "width": width,
         "microbatch_size": 1,
         "sequence_length": SEQUENCE_LENGTH,
-        "stages": STAGES,
+        "ranks": RANKS,
+        "stages": sum(map(len, case.placement)),
         "microbatches": MICROBATCHES,
         "iterations": ROUNDS * REPEATS,
         "rtk_cpu_s": rtk,
@@ -107,60 +128,85 @@ def run_rank(rank: int, folder: Path) -> None:
     """Measure both sides on one rank."""
     torch.set_num_threads(1)
     meeting = f"file://{folder / 'store'}"
-    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=STAGES)
-    values = [measure(width, rank) for width in WIDTHS]
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
+    values = [measure(case, width, rank) for case in CASES for width in WIDTHS]
     (folder / str(rank)).write_text(json.dumps(values))
     distributed.destroy_process_group()
 
 
-def measure(width: int, rank: int) -> dict[str, Any]:
+def measure(case: Case, width: int, rank: int) -> dict[str, Any]:
     """This rank's CPU seconds of every iteration by side and turn, and how far the sides' parameters are apart."""
     torch.manual_seed(0)
-    layers = gpt_layers(GptConfig(STAGES, width, 4, VOCABULARY, SEQUENCE_LENGTH))
+    held = case.placement[rank]
+    layers = gpt_layers(GptConfig(sum(map(len, case.placement)), width, 4, VOCABULARY, SEQUENCE_LENGTH))
+    parts = [nn.Sequential(*layers[slice(*stage.layers)]) for stage in stages_of(case)]
     shape = (1, SEQUENCE_LENGTH)
     batch = [(torch.randint(VOCABULARY, shape), torch.randint(VOCABULARY, shape)) for _ in range(MICROBATCHES)]
-    plan = make_plan()
-    first, stop = plan.templates[0].stages[rank].layers
-    theirs, ours = nn.Sequential(*copy.deepcopy(layers[first:stop])), nn.Sequential(*layers[first:stop])
-    store = PrefixStore(f"width/{width}", distributed.distributed_c10d._get_default_store())
-    sides = {"torch": torch_side(theirs, rank, batch), "rtk": rtk_side(plan, layers, rank, batch, store)}
+    theirs, ours = copy.deepcopy([parts[stage] for stage in held]), [parts[stage] for stage in held]
+    store = PrefixStore(f"{case.schedule.__name__}/{width}", distributed.distributed_c10d._get_default_store())
+    iterate, plan = torch_side(case, theirs, rank, batch)
+    sides = {"torch": iterate, "rtk": rtk_side(plan, layers, rank, batch, store)}
     cpu_s = in_turns(sides, ROUNDS, REPEATS)
-    pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+    pairs = zip(nn.ModuleList(ours).parameters(), nn.ModuleList(theirs).parameters(), strict=True)
     return {"cpu_s": cpu_s, "difference": max(float((a - b).detach().abs().max()) for a, b in pairs)}
 
 
-def make_plan() -> Plan:
-    """1F1B of one block a stage."""
-    block, end = Layer((LayerCost(1.0, 1.0, 1.0),)), Layer((LayerCost(0.1, 0.1, 0.1),))
-    profile = Profile((end, *(block for _ in range(STAGES)), end))
-    return plan_pipeline(profile, Shape(STAGES, 1, MICROBATCHES), "1f1b")
+def stages_of(case: Case) -> tuple[Stage, ...]:
+    """One block each, the embedding with the first and the head with the last."""
+    count = sum(map(len, case.placement))
+    cuts = (0, *range(2, count + 1), count + 2)
+    return tuple(Stage(layers, 1.0, 1.0, 1.0) for layers in pairwise(cuts))
 
 
-def torch_side(module: nn.Module, rank: int, batch: Batch) -> Callable[[], float]:
-    """An iteration of torch's schedule on this rank's stage."""
-    stage = PipelineStage(module, rank, STAGES, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=language_model_loss)
-    optimizer = torch.optim.SGD(module.parameters(), LEARNING_RATE)
-    inputs = [torch.cat([inputs for inputs, _ in batch])] if rank == 0 else []
-    target = torch.cat([targets for _, targets in batch]) if rank == STAGES - 1 else None
+def plan_of(case: Case, orders: Sequence[str]) -> Plan:
+    """A plan of torch's orders."""
+    stages = stages_of(case)
+    placement = case.placement if len(stages) > RANKS else None
+    template = Template("torch", stages, (Link(),) * (len(stages) - 1), placement)
+    workers = tuple(Worker(0, rank, order) for rank, order in enumerate(orders))
+    name = Planner(case.schedule.__name__, torch.__version__, {})
+    return Plan(name, (template,), (Pipeline("torch", MICROBATCHES),), "synchronous", workers)
+
+
+def torch_side(case: Case, parts: list[nn.Sequential], rank: int, batch: Batch) -> tuple[Callable[[], float], Plan]:
+    """An iteration of torch's schedule on this rank's stages, and the plan that says what it does."""
+    held, count = case.placement[rank], sum(map(len, case.placement))
+    stages = [PipelineStage(part, v, count, torch.device("cpu")) for v, part in zip(held, parts, strict=True)]
+    is_plain = count == RANKS
+    schedule = case.schedule(stages[0] if is_plain else stages, MICROBATCHES, loss_fn=language_model_loss)
+    optimizer = torch.optim.SGD([one for part in parts for one in part.parameters()], LEARNING_RATE)
+    inputs = [torch.cat([inputs for inputs, _ in batch])] if 0 in held else []
+    target = torch.cat([targets for _, targets in batch]) if count - 1 in held else None
 
     def iterate() -> None:
         optimizer.zero_grad()
         schedule.step(*inputs, target=target, return_outputs=False)
         optimizer.step()
 
-    return timed(iterate)
+    if is_plain:
+        orders = [one_forward_one_backward(stage) for stage in range(RANKS)]
+    else:
+        orders = [" ".join(str(one) for one in schedule.pipeline_order[rank] if one) for rank in range(RANKS)]
+    return timed(iterate), plan_of(case, orders)
+
+
+def one_forward_one_backward(stage: int) -> str:
+    """The order of 1F1B."""
+    ahead = min(RANKS - 1 - stage, MICROBATCHES)
+    pairs = [f"F{n + ahead} B{n}" for n in range(MICROBATCHES - ahead)]
+    rest = [f"B{n}" for n in range(MICROBATCHES - ahead, MICROBATCHES)]
+    return " ".join([*(f"F{n}" for n in range(ahead)), *pairs, *rest])
 
 
 def rtk_side(plan: Plan, layers: list[nn.Module], rank: int, batch: Batch, store: Store) -> Callable[[], float]:
-    """An iteration of our runner on this rank's stage."""
+    """An iteration of our runner on this rank's stages."""
     runner = PlanRunner(
         plan,
         layers,
         language_model_loss,
         lambda parameters: torch.optim.SGD(parameters, LEARNING_RATE),
         rank=rank,
-        world_size=STAGES,
+        world_size=RANKS,
         store=store,
     )
     return timed(lambda: runner.step(batch))

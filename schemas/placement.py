@@ -4,8 +4,10 @@ A loop is the placement of interleaved 1F1B (Narayanan et al., Efficient large-s
 clusters, 2021); a V that of ZB-V and its kin (Qi et al., Pipeline parallelism with controllable memory, 2024).
 """
 
+from itertools import pairwise
+
 from .errors import InvalidInputError
-from .plan import Placement, Plan, plain_placement
+from .plan import Placement, Plan, Template, plain_placement
 from .text import counted
 
 
@@ -30,6 +32,17 @@ def v_placement(columns: int, chunks: int = 2) -> Placement:
         tuple(leg * columns + (columns - 1 - column if leg % 2 else column) for leg in range(chunks))
         for column in range(columns)
     )
+
+
+def links_crossed(template: Template) -> list[int]:
+    """For each hop from virtual stage v to v + 1, the link between columns that it takes; -1 inside a column.
+
+    Link i lies between columns i and i + 1, whichever way; the way between the first and the last of more than two
+    columns, which is a loop's way back, has the number behind them.
+    """
+    columns = len(template.columns)
+    pairs = [sorted(pair) for pair in pairwise(template.column_of)]
+    return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]
 
 
 def placement_words(placement: Placement) -> str:

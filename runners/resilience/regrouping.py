@@ -27,6 +27,7 @@ Places = tuple[tuple[str, str], ...]  # workers and their places, in the order o
 RestQuestion = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
 
 ANEW = RestPlanned(0.0, 0, None)  # there is nothing to be kept
+OF_SEVERAL_STAGES = RestPlanned(0.0, 0, None, "workers hold several virtual stages, of which nothing is kept")
 
 
 class Inventory:
@@ -118,8 +119,10 @@ class Inventory:
 
     def left(self, question: RestQuestion) -> RestPlanned | PlanRest | None:
         """What is left, or what has that planned; None while it is not known, and somebody sees to it."""
-        if self.message is None or self._plan is None or self._plan.is_placed:
+        if self.message is None or self._plan is None:
             return ANEW
+        if self._plan.is_placed:
+            return OF_SEVERAL_STAGES
         if not self.is_complete:
             return None
         if all(standing.is_empty for standing in question[2]):

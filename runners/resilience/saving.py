@@ -48,10 +48,12 @@ class Saving:
             if self._publisher is not None:
                 self._path, self._error = written.path, self._error or written.error
                 self.is_over = True
-        elif worker in self._waited_for:
-            self._waited_for -= Counter({worker: self._waited_for[worker] if written.part is None else 1})
-            self._parts += [] if written.part is None or written.part in self._parts else [written.part]
-            self._error = self._error or written.error
+        elif written.part is None:
+            self._error = self._error or (written.error if worker in self._waited_for else None)
+            del self._waited_for[worker]
+        elif worker in self._waited_for and written.part not in self._parts:
+            self._waited_for -= Counter([worker])
+            self._parts.append(written.part)
 
     def lose(self, worker: str) -> None:
         """A worker has died; its part will not come, and another one must publish."""

@@ -7,7 +7,7 @@ whether the iteration counts.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -162,6 +162,11 @@ class Rank:
     def layers_of(self, one: Compute) -> Layers:
         """[first, stop) that an operation runs."""
         return self.held.layers_range if one.layers is None else one.layers
+
+    @cached_property
+    def boundary_of(self) -> Mapping[Message, Message]:
+        """The messages to come, each with the boundary of layers that it flows over for a link."""
+        return {one.message: self.program.at_boundary(one.message) for one in self._receives}
 
     @cached_property
     def own_messages(self) -> frozenset[Message]:
@@ -443,7 +448,7 @@ class Iteration:
         while message not in self._posted:
             self._post_next()
         asked_s = rank.now_s()
-        known = rank.program.at_boundary(message)
+        known = rank.boundary_of[message]
         self._messages[known] = rank.transport.receive(self._tag(message), wanted.source)
         if self.progress is not None:
             self.progress.log.keep(self._key_of(known), self._messages[known])
@@ -664,7 +669,7 @@ class Iteration:
 
     def _post(self, one: Receive) -> None:
         rank = self.rank
-        like = rank.message_like(rank.program.at_boundary(one.message))
+        like = rank.message_like(rank.boundary_of[one.message])
         rank.transport.post_receive(self._tag(one.message), one.source, like)
         self._posted.add(one.message)
 

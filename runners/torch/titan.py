@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import PrefixStore
 from ...schemas.check import require_valid
 from ...schemas.documents import read_document
 from ...schemas.errors import InvalidInputError
+from ...schemas.placement import refuse_placed
 from ...schemas.plan import Plan
 from ..torch_csv import torchtitan_parts
 from .runner import PlanRunner
@@ -59,6 +60,7 @@ def pipelining_fn(plan: Plan | str) -> PipeliningFunction:
         **_: Any,
     ) -> tuple[TitanSchedule, list[nn.Module], bool, bool]:
         read = read_document(plan, Plan) if isinstance(plan, str) else plan
+        refuse_placed(read, "rtk.torchtitan")
         require_valid(read, "the plan")
         _require_fit(read, parallel_dims, training, parallelism, len(model_config.layers))
 

@@ -17,6 +17,7 @@ def placed_plan(
     kinds: str = "FIW",
     dead: Collection[Place] = (),
     seconds: float = 1.0,
+    limit_bytes: float | None = None,
 ) -> Plan:
     """A plan of pipelines that are alike, each operation of which takes as long.
 
@@ -27,11 +28,14 @@ def placed_plan(
         kinds: FIW, or FB.
         dead: workers whose micro-batches go to peers, those of each virtual stage in turn.
         seconds: that F, I and W take.
+        limit_bytes: what each worker may hold, which the orders do not keep; a micro-batch takes 2 in a virtual stage.
     """
     count = sum(map(len, placement))
     cuts = [depth * n // count for n in range(count + 1)]
-    stages = tuple(Stage(layers, seconds, seconds, seconds) for layers in pairwise(cuts))
-    template = Template("v", stages, (Link(),) * (count - 1), placement)
+    held = {} if limit_bytes is None else {"activation_bytes": 2.0, "weight_stash_bytes": 1.0}
+    stages = tuple(Stage(layers, seconds, seconds, seconds, **held) for layers in pairwise(cuts))
+    limits = None if limit_bytes is None else (limit_bytes,) * len(placement)
+    template = Template("v", stages, (Link(),) * (count - 1), placement, limits)
     orders = _orders(placement, microbatches, kinds, dead)
     workers = tuple(
         Worker(k, c, failed=True) if (k, c) in dead else Worker(k, c, print_order(orders[k, c], k))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -26,6 +26,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.plan import Stage as PlannedStage
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
+from ..placed_plans import placed_plans
 from .test_staging import FakeStreams
 
 PLANNED = PlannedStage((0, 1), 1.0, 1.0, 1.0, activation_bytes=2, weight_stash_bytes=1)
@@ -49,6 +50,18 @@ def hosted_in(plan: Plan, limit_bytes: float | None = None) -> dict[str, frozens
         limit = stage.memory_limit_bytes if limit_bytes is None else limit_bytes
         found[worker.name] = hosted(tuple(worker.operations()), partial(plan.stage_at, worker), limit)
     return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(placed_plans())
+def test_nothing_of_a_placed_plan_waits_that_fits(plan: Plan) -> None:
+    """A valid plan keeps its limits; where one chunk less has room, some chunk of the worker's waits."""
+    for worker in plan.live_workers():
+        orders, stage_at = tuple(worker.operations()), partial(plan.stage_at, worker)
+        assert not hosted(orders, stage_at, plan.limit_bytes(worker))
+        if orders and all(stage_at(one).activation_bytes > 0 for one in orders):
+            waiting = hosted(orders, stage_at, min(stage_at(one).activation_bytes for one in orders) / 2)
+            assert waiting == {one[1:] for one in orders}
 
 
 def test_a_smaller_device_hosts_more_of_an_adapted_plan() -> None:

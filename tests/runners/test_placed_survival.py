@@ -70,6 +70,16 @@ def test_a_lost_worker_leaves_no_trace(placement: Placement, optimizer: Optimize
     assert all(len(found) == 1 for found in job.checksums().values())
 
 
+def test_chunks_of_micro_batches_wait_on_the_host() -> None:
+    """Where a worker may hold two chunks, further ones wait for their backward pass on the host, each by itself."""
+    plan = placed_plan(folded(3, 2), DEPTH, (4,), limit_bytes=4.0)
+    job = ThreadJob(plan, Job(plan, 3), changes={"make_layers": double})
+    job.run()
+    assert job.losses() == pytest.approx(alone(3, 4), abs=1e-12)
+    waiting = job.workers["0/0"].held.stage._hosting.keys
+    assert waiting and waiting <= {(number, layers) for number in range(4) for layers in ((0, 1), (5, 6))}
+
+
 def test_checkpoints_know_no_placement(tmp_path: Path) -> None:
     """What a V has saved goes on as a loop, that as a plain pipeline, and that as a V: losses are those of one run."""
     plain = replace(scripted.plan_of(3, 1, 3, "zero-bubble"), prediction=None)

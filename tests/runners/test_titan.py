@@ -25,11 +25,13 @@ from rtk.runners.torch_csv import to_torch_csv, torchtitan_parallelism
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import Schedule
+from rtk.schemas.placement import v_placement
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 if __name__ != "worker":
     from ..warm import fork
+    from .placed import placed_plan
 
 Runtime = Literal["torch", "torch, fully_shard", "rtk"]
 
@@ -306,6 +308,12 @@ def test_settings_that_do_not_go_with_the_plan_are_refused(changes: dict[str, An
         pipelining_fn(make_plan("1f1b", 2))(torch.nn.Identity(), **settings(**changes))
     assert caught.value.where is not None
     assert caught.value.fix is not None
+
+
+def test_placements_are_refused() -> None:
+    """torchtitan is given one part a rank."""
+    with pytest.raises(InvalidInputError, match=r"rtk\.torchtitan takes no plan whose workers hold several"):
+        pipelining_fn(placed_plan(v_placement(2), BLOCKS + 2, (MICROBATCHES,)))(torch.nn.Identity(), **settings())
 
 
 def test_orders_beyond_a_pipeline_are_refused(tmp_path: Path) -> None:
