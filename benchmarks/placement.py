@@ -40,12 +40,13 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 
 MADE_BY = Planner("benchmark", "1", {})
 DELAYS_MS = (0, 10, 20, 30, 40, 60)
+LEAST_MS = 350  # where the chart begins
 COLOURS = {"plain": "#667085", "v": "#2b6cb0", "loop": "#d9822b"}
 
 
 def chunks_profile(count: int, costs: tuple[float, float, float] = (1.0, 1.0, 1.0), head: float = 1.0) -> Profile:
-    """A layer a chunk, each with an activation of 1 byte; the last one takes `head` times as long."""
-    layers = [Layer((LayerCost(*costs),), activation_bytes=1.0)] * count
+    """A layer a chunk, each with an activation of 1 byte that is held until W; the last takes `head` times as long."""
+    layers = [Layer((LayerCost(*costs),), activation_bytes=1.0, weight_stash_bytes=1.0)] * count
     last = LayerCost(*(head * cost for cost in costs))
     return Profile((*layers[:-1], replace(layers[-1], costs=(last,))))
 
@@ -156,7 +157,7 @@ def unlike(full: bool) -> dict[str, Any]:
 
 def slow_links(full: bool) -> dict[str, Any]:
     """S = 4, N = 12, a stage of 10 ms an operation: what each placement takes with one slow link, the worst one."""
-    profile = Profile((Layer((LayerCost(0.005, 0.005, 0.005),), activation_bytes=0.5),) * 8)
+    profile = Profile((Layer((LayerCost(0.005, 0.005, 0.005),), activation_bytes=0.5, weight_stash_bytes=0.5),) * 8)
     tables: dict[str, list[dict[str, Any]]] = {}
     for name, limit in (("no limit", None), ("limit 4", 4.0)):
         rows = []
@@ -200,7 +201,7 @@ def _time_s(row: Mapping[str, Any]) -> float:
 
 def failures(full: bool) -> dict[str, Any]:
     """4 x 3 x 6, worker 1/c dead, a stage of F = I = W = 1: makespan and period of plain, V and loop."""
-    profile = Profile((Layer((LayerCost(0.5, 0.5, 0.5),), activation_bytes=0.5),) * 8)
+    profile = Profile((Layer((LayerCost(0.5, 0.5, 0.5),), activation_bytes=0.5, weight_stash_bytes=0.5),) * 8)
     rows = []
     for column in range(4):
         for name in ("plain", "v", "loop"):
@@ -269,7 +270,7 @@ def plain(full: bool, baseline: str) -> dict[str, Any]:
 
 def chart(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Iteration times over the delay, a panel a limit, a line a placement; light and dark."""
-    width, height, left, top, plot_w, plot_h = 880, 380, 60, 76, 340, 230
+    width, height, left, top, plot_w, plot_h = 880, 390, 60, 96, 340, 230
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="system-ui, sans-serif">',
@@ -279,22 +280,21 @@ def chart(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         '<text x="16" y="50" class="dim" font-size="13">4 workers, 12 micro-batches, stages of 10 ms an operation; ms '
         "an iteration over the delay of one link. The ring marks the best.</text>",
     ]
-    most = max(row[name]["ms"] for rows in tables.values() for row in rows for name in COLOURS)
     for panel, (title, rows) in enumerate(tables.items()):
-        x0 = left + panel * (plot_w + 80)
+        x0, most = left + panel * (plot_w + 80), max(row[name]["ms"] for row in rows for name in COLOURS)
 
-        def place(delay_ms: float, value_ms: float, x0: int = x0) -> tuple[float, float]:
-            share = (value_ms - 350) / (most - 350)
+        def place(delay_ms: float, value_ms: float, x0: int = x0, most: float = most) -> tuple[float, float]:
+            share = (value_ms - LEAST_MS) / (most - LEAST_MS)
             return x0 + plot_w * delay_ms / DELAYS_MS[-1], top + plot_h * (1 - share)
 
         words = "without a limit" if title == "no limit" else "with the memory of 1F1B (4 activations)"
-        parts.append(f'<text x="{x0}" y="{top - 6}" font-size="14" font-weight="600">{escape(words)}</text>')
+        parts.append(f'<text x="{x0}" y="{top - 10}" font-size="14" font-weight="600">{escape(words)}</text>')
         parts.append(f'<path class="axis" d="M{x0} {top}V{top + plot_h}H{x0 + plot_w}" fill="none"/>')
         for delay_ms in DELAYS_MS:
-            x, _ = place(delay_ms, 350)
+            x, _ = place(delay_ms, LEAST_MS)
             label = f'<text x="{x:.1f}" y="{top + plot_h + 18}" class="dim" font-size="12" text-anchor="middle">'
             parts.append(f"{label}{delay_ms}</text>")
-        for value_ms in range(400, int(most) + 1, 100):
+        for value_ms in range(400, int(most) + 1, 25 if most < 500 else 100):
             _, y = place(0, value_ms)
             label = f'<text x="{x0 - 6}" y="{y + 4:.1f}" class="dim" font-size="12" text-anchor="end">'
             parts.append(f"{label}{value_ms}</text>")

@@ -110,6 +110,13 @@ def gpus(incomplete: str) -> list[str]:
     return _beginning(incomplete, GPUS)
 
 
+def placements(incomplete: str) -> list[str]:
+    """Completes names of placements."""
+    from ..planners.choosing import NAMES
+
+    return _beginning(incomplete, NAMES)
+
+
 def policies(incomplete: str) -> list[str]:
     """Completes names of policies, also behind others and a comma."""
     from ..planners.recovery.catalogue import NAMES
@@ -184,6 +191,7 @@ COMPLETE: dict[str, Callable[..., list[str]]] = {
     "profile name": models,
     "--model": models,
     "--gpu": gpus,
+    "--placement": placements,
     "--policies": policies,
     "reproduce names": reproductions,
     "schema name": schemas,

@@ -273,6 +273,12 @@ class PlacedOptions(ConditionOptions):
 
     placement: PlacementOption = "plain"
     chunks: ChunksOption = None
+    transport: Annotated[
+        Sending,
+        typer.Option(
+            "--transport", help="How messages will be sent: for best it counts that a direct send holds its worker."
+        ),
+    ] = "auto"
 
 
 TechniqueOption = Annotated[

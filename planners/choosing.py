@@ -13,11 +13,15 @@ from typing import Any, ClassVar, Literal
 from ..schemas.documents import typed
 from ..schemas.errors import InfeasibleError, InvalidInputError, remark
 from ..schemas.fields import STRICT, Bytes, Count, Ratio, Seconds
-from ..schemas.plan import Plan, Proof
+from ..schemas.plan import Link, Plan, Proof, Stage
 from ..schemas.quantities import print_time
 from ..schemas.text import counted
+from .scheduling.evaluate import evaluate
 from .shape import PlacementName, Shape
 
+Transport = Literal["auto", "direct", "delegated"]
+
+NAMES = ("plain", "loop", "v", "best")
 OPTION = "placements"  # of the planner
 USUAL_CHUNKS = 2
 SAME = 1e-9  # iteration times this close, relatively, differ by rounding
@@ -44,10 +48,10 @@ class PlacementChoice:
         if self.name != "best":
             return [replace(shape, placement=self.name, chunks=self.chunks)]
         deepest = self.chunks if shape.pp > 1 else 1  # one worker that holds all is one stage, however it is cut
-        vs = [("v", chunks) for chunks in sorted({USUAL_CHUNKS, deepest}) if chunks <= deepest and chunks > 1]
-        loops = [("loop", chunks) for chunks in range(2, deepest + 1)]
-        tried = (replace(shape, placement=name, chunks=chunks) for name, chunks in (("plain", 1), *vs, *loops))
-        return [_without_way_back(one) for one in tried]
+        tried: list[tuple[PlacementName, int]] = [("plain", 1)]
+        tried += [("v", chunks) for chunks in sorted({min(USUAL_CHUNKS, deepest), deepest}) if chunks > 1]
+        tried += [("loop", chunks) for chunks in range(2, deepest + 1)]
+        return [_without_way_back(replace(shape, placement=name, chunks=chunks)) for name, chunks in tried]
 
 
 def parse_placement(text: str, chunks: int | None) -> PlacementChoice:
@@ -60,7 +64,7 @@ def parse_placement(text: str, chunks: int | None) -> PlacementChoice:
     Raises:
         InvalidInputError: there is no such placement, both say chunks, or a plain one is to have several.
     """
-    match = re.fullmatch(r"(plain|loop|v|best)(?::([1-9]\d{0,5}))?", text)
+    match = re.fullmatch(rf"({'|'.join(NAMES)})(?::([1-9]\d{{0,5}}))?", text)
     if match is None:
         raise InvalidInputError(
             f"{text!r} is no placement", where="--placement", fix="take plain, loop, v or best; or best:4 for 4 chunks"
@@ -87,18 +91,23 @@ def parse_placement(text: str, chunks: int | None) -> PlacementChoice:
     return PlacementChoice(name, asked or USUAL_CHUNKS)
 
 
-def plan_chosen(shape: Shape, choice: PlacementChoice, make: Callable[[Shape], Plan]) -> Plan:
+def plan_chosen(
+    shape: Shape, choice: PlacementChoice, make: Callable[[Shape], Plan], transport: Transport = "auto"
+) -> Plan:
     """A plan by the placement that is asked for.
 
     Args:
         shape: all else that is asked for; its own placement does not count.
         choice: the placement.
         make: plans a shape.
+        transport: how messages will be sent: a direct send holds its worker for the link's delay, and that counts in
+            the comparison; others do not.
 
     Returns:
         The plan. Under `best` that of the shortest iteration, of equal ones the first, and so plain if that is one;
         `planner.options["placements"]` says what each was worth: `iteration_time_s`, `lower_bound_s`, `proof`,
-        `bubble_ratio` and the largest worker's `peak_memory_bytes`, or the `refusal` that it met.
+        `bubble_ratio` and the largest worker's `peak_memory_bytes`, or the `refusal` that it met; with direct sends
+        also `direct_s`, by which they are compared then.
 
     Raises:
         InfeasibleError: no placement can be planned; says why plain cannot.
@@ -108,13 +117,16 @@ def plan_chosen(shape: Shape, choice: PlacementChoice, make: Callable[[Shape], P
     if choice.name != "best":
         return make(shapes[0])
     found = [(one, _attempt(one, make)) for one in shapes]
-    best: Plan | None = None
-    for _, plan in found:
-        if isinstance(plan, Plan) and (best is None or _time_s(plan) < _time_s(best) * (1 - SAME)):
-            best = plan
-    if best is None:
+    plans = [plan for _, plan in found if isinstance(plan, Plan)]
+    if not plans:
         raise next(error for _, error in found if isinstance(error, InfeasibleError))
-    told = [{**_row(one, plan), **({"chosen": True} if plan is best else {})} for one, plan in found]
+    worth_s = {id(plan): direct_time_s(plan) if transport == "direct" else _time_s(plan) for plan in plans}
+    least_s = min(worth_s.values())
+    best = next(plan for plan in plans if worth_s[id(plan)] * (1 - SAME) <= least_s)
+    told = []
+    for one, plan in found:
+        priced = {"direct_s": worth_s[id(plan)]} if transport == "direct" and id(plan) in worth_s else {}
+        told.append({**_row(one, plan), **priced, **({"chosen": True} if plan is best else {})})
     return replace(best, planner=replace(best.planner, options=best.planner.options | {OPTION: told}))
 
 
@@ -130,6 +142,7 @@ class ComparedPlacement:
     proof: Proof = "none"
     bubble_ratio: Ratio = 0.0
     peak_memory_bytes: Bytes = 0.0
+    direct_s: Seconds | None = None
     chosen: bool = False
 
     __pydantic_config__: ClassVar[Any] = STRICT
@@ -151,7 +164,39 @@ def comparison(plan: Plan) -> Iterator[str]:
             yield f"{name}: {row.refusal}"
             continue
         proven = "optimal" if row.proof == "optimal" else f"no less than {print_time(row.lower_bound_s)}"
-        yield f"{name}: {print_time(row.iteration_time_s)} ({proven})" + (", taken" if row.chosen else "")
+        direct = "" if row.direct_s is None else f", {print_time(row.direct_s)} by direct sends"
+        taken = ", taken" if row.chosen else ""
+        yield f"{name}: {print_time(row.iteration_time_s)} ({proven}){direct}{taken}"
+
+
+def direct_time_s(plan: Plan) -> float:
+    """The iteration time if every message holds its sender for the link's delay, in s.
+
+    That is as if F and I took so much longer, and links no time.
+
+    Args:
+        plan: whose pipelines run their own micro-batches.
+    """
+    templates, pipelines = [], []
+    for k, pipeline in enumerate(plan.pipelines):
+        delays_s = [link.delay_s for link in plan.links_of(k)]
+        template = replace(plan.template_of(k), name=f"t{k}", links=(Link(),) * len(delays_s))
+        sends = zip(template.stages, [*delays_s, 0.0], [0.0, *delays_s], strict=True)
+        stages = tuple(_holding(stage, up_s, down_s) for stage, up_s, down_s in sends)
+        templates.append(replace(template, stages=stages))
+        pipelines.append(replace(pipeline, template=template.name, links=None))
+    timed = evaluate(replace(plan, templates=tuple(templates), pipelines=tuple(pipelines), prediction=None))
+    return timed.period_s if plan.optimizer == "staggered" else timed.makespan_s
+
+
+def _holding(stage: Stage, up_s: float, down_s: float) -> Stage:
+    """A stage that is held for these times by what its F and its I send."""
+    return replace(
+        stage,
+        forward_s=stage.forward_s + up_s,
+        backward_input_s=stage.backward_input_s + down_s,
+        backward_s=None if stage.backward_s is None else stage.backward_s + down_s,
+    )
 
 
 def _attempt(shape: Shape, make: Callable[[Shape], Plan]) -> Plan | InfeasibleError:

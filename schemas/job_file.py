@@ -187,7 +187,7 @@ KEYS = (
     JobKey("training", "threads", _COUNT, "1", "Torch threads of each worker.", _at("--threads", "run")),
     JobKey("training", "paced", _FLAG, "true", "Let every operation last what the plan says.", _at("--paced", "run")),
     JobKey("training", "transport", _TEXT, '"auto"', "How messages are sent: auto, direct or delegated.",
-           _at("--transport", "run", "simulate")),
+           _at("--transport", "run", "simulate", "plan pipeline", "plan adaptra")),
     JobKey("training", "log_memory", _NUMBER, '"1GB"', "For messages that each worker keeps of an iteration.",
            _at("--log-memory", "run")),
     JobKey("training", "checkpoint", _TEXT, '"checkpoints"', "Save checkpoints in this folder.",

@@ -272,8 +272,7 @@ class Explanation:
         alike: the pipelines, those that are alike together; of these the first is told of.
         path: the critical path.
         placements: what workers hold, in words; empty where each holds one stage.
-        bound: the argument behind the lower bound, where it is not the plan's or the search's own; None for pipelines
-            of unlike placements, as is `what_if`.
+        bound: the argument behind the lower bound, where it is not the plan's or the search's own.
         busiest: where the busiest worker's time goes.
         what_if: what other orders and other conditions are worth.
         troubles: what a joint plan does about dead and slow workers and slow links; None without any, or for others.
@@ -291,9 +290,9 @@ class Explanation:
     alike: tuple[tuple[int, ...], ...]
     placements: tuple[str, ...]
     path: CriticalPath
-    bound: BindingBound | None
+    bound: BindingBound
     busiest: Busiest
-    what_if: WhatIfReport | None
+    what_if: WhatIfReport
     troubles: Degradations | None
 
 
@@ -311,17 +310,15 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
     alike = one_of_each(plan)
     evaluation = evaluate(alike.plan)
     names = [alike.names_of(number)[0] for number in range(len(alike.plan.workers))]
-    bound: BindingBound | None
-    found: WhatIfReport | None
     if plan.is_placed:
-        bound, found = weigh_placed(alike, names, effort, searches)
+        bound, found = weigh_placed(alike, evaluation, names, effort, searches)
     else:
         problem = problem_of(alike.plan)
         bound = binding_bound(alike, problem, lower_bound(problem), names)
         found = what_if(problem, codes_of(alike.plan, problem), changes_of(alike, problem), effort, searches)
     iteration_s = evaluation.iteration_time_s
     stated_s = plan.prediction.lower_bound_s if plan.prediction else 0.0
-    bound_s = max(stated_s, bound.value_s if bound else 0.0, found.lower_bound_s if found else 0.0)
+    bound_s = max(bound.value_s, found.lower_bound_s, stated_s)
     best_s = iteration_s if bound_s >= iteration_s * (1 - ROUNDING) else bound_s
     # The share of the iteration in which the average live worker computes nothing.
     busy_s = room_s = 0.0
@@ -344,7 +341,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         placements=placements_of(plan),
         path=critical_path(evaluation, names),
         bound=bound,
-        busiest=_busiest(evaluation, names.index(bound.worker) if bound else 0, names),
+        busiest=_busiest(evaluation, names.index(bound.worker), names),
         what_if=found,
         troubles=None if plan.is_placed else troubles_of(plan),
     )

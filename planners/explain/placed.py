@@ -1,7 +1,7 @@
 """What binds a plan whose workers hold several virtual stages, and what changes of it are worth.
 
 The bounds and the searches are those of `planners/placement/`, which know one template; of a plan with pipelines of
-unlike templates only the critical path is told.
+unlike templates the critical path is told, and who is busiest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..placement.bounds import SeatBound, lower_bound
 from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem
 from ..placement.scheduler import SeatScheduler, fits
 from ..placement.search import PlacedSolution, solve
+from ..scheduling.evaluate import OrderEvaluation
 from ..scheduling.problem import ROUNDING
 from ..scheduling.solve import Effort
 from .binding import BindingBound, BindingLimit
@@ -33,23 +34,27 @@ PlacedChange = tuple[Change, PlacedProblem]
 
 
 def weigh_placed(
-    alike: Alike, names: Sequence[str], effort: Effort, searches: int
-) -> tuple[BindingBound | None, WhatIfReport | None]:
+    alike: Alike, evaluation: OrderEvaluation, names: Sequence[str], effort: Effort, searches: int
+) -> tuple[BindingBound, WhatIfReport]:
     """The argument behind the bound of a plan with a placement, and what changes are worth.
 
     Args:
         alike: the plan, with one of each kind of pipelines.
+        evaluation: its times.
         names: what to call its workers.
         effort: how hard to search for other orders.
         searches: how often at most.
 
     Returns:
-        Both None for pipelines of unlike templates.
+        Of pipelines of unlike templates the work of the busiest worker, and no changes.
     """
     plan = alike.plan
     used = {pipeline.template for pipeline in plan.pipelines}
     if len(used) > 1:
-        return None, None
+        works_s = [math.fsum(timed.end_s - timed.start_s for timed in row) for row in evaluation.operations]
+        most_s = max(works_s)
+        busiest = BindingBound(most_s, 0.0, most_s, 0.0, names[works_s.index(most_s)], most_s, None, 0.0, ())
+        return busiest, WhatIfReport(evaluation.iteration_time_s, 0.0, most_s, False, (), 0)
     plan = replace(plan, templates=tuple(template for template in plan.templates if template.name in used))
     problem, orders = ordered_placed_problem(plan)
     bound = _binding_bound(alike, problem, orders, names)

@@ -35,10 +35,7 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
         plan: the plan that it is of, if what this says of itself is to be told as well: over which routings its bound
             is, what other placements were worth, and who sits where.
     """
-    sections = [_headline(told), _path(told)]
-    sections += [_bound(told.bound, told)] if told.bound is not None else []
-    sections += [_busiest(told.busiest, told)]
-    sections += [_what_if(told.what_if, told)] if told.what_if is not None else []
+    sections = [_headline(told), _path(told), _bound(told.bound, told), _busiest(told.busiest, told), _what_if(told)]
     if told.troubles is not None:
         sections.insert(1, _troubles(told.troubles, told))
     lines = [line for section in sections for line in (*section, "")][:-1]
@@ -256,9 +253,14 @@ def _busiest(busiest: Busiest, told: Explanation) -> Lines:
     )
 
 
-def _what_if(found: WhatIfReport, told: Explanation) -> Lines:
-    iteration_s = told.iteration_time_s
+def _what_if(told: Explanation) -> Lines:
+    found, iteration_s = told.what_if, told.iteration_time_s
     yield "What would help most"
+    if not found.tried:
+        yield from _wrapped(
+            "Nothing was tried: of pipelines of unlike templates with placements no orders are searched."
+        )
+        return
     least_s, little_s = SMALLEST * iteration_s, LITTLE * iteration_s
     shown = [effect for effect in found.effects if effect.saved_s > least_s][:MOST_EFFECTS]
     unknown = [x for x in found.effects if _is_least(x) and x.bound_saved_s > x.saved_s + little_s]

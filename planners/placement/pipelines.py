@@ -58,7 +58,7 @@ def _ordered(one: Plan, split: bool, effort: Effort) -> _PlacedOrders:
     modest = replace(problem, limit_bytes=np.minimum(problem.limit_bytes, _usual_bytes(problem, split)))
     bound_s, modest_bound_s = lower_bound(problem).value_s, lower_bound(modest).value_s
     if split:
-        solution = solve(modest, Effort("rules"), modest_bound_s)
+        solution = solve(modest, effort, modest_bound_s, anneals=False)
         if solution.value_s > bound_s * (1 + ROUNDING):
             solution = solve(problem, effort, bound_s, start=solution.orders)
             bound_s = solution.bound_s

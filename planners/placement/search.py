@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 8
 # Up to so many operations published orders are tried; to write them down takes as long as some rules.
-PUBLISHED_OPERATIONS = 50_000
+PUBLISHED_OPERATIONS = 120_000
 # Operations that rules may schedule in all, and annealing: a second or two of machine code each.
 RULES_OPERATIONS = 10_000_000
 ANNEALED_OPERATIONS = 12_000_000
@@ -54,7 +54,12 @@ class PlacedSolution(Proven):
 
 
 def solve(
-    problem: PlacedProblem, effort: Effort, bound_s: float = 0.0, *, start: SeatOrders | None = None
+    problem: PlacedProblem,
+    effort: Effort,
+    bound_s: float = 0.0,
+    *,
+    start: SeatOrders | None = None,
+    anneals: bool = True,
 ) -> PlacedSolution:
     """Order a placed problem's operations for the least makespan, or period.
 
@@ -63,6 +68,7 @@ def solve(
         effort: how hard to try: "rules" tries a few rules and published orders, in milliseconds, for whoever waits.
         bound_s: what no orders undercut, in s; the search ends there.
         start: orders that are known already; what is found is no worse.
+        anneals: whether to search on by chance where no rule reaches the bound: for seconds.
 
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
@@ -75,7 +81,7 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
-        lambda best: _anneal(problem, rules, best, effort.seed),
+        lambda best: _anneal(problem, rules, best, effort.seed) if anneals else best,
         lambda best: _polish(problem, best, effort),
     )
     for part in parts[:2] if effort.solver == "rules" else parts:
@@ -106,6 +112,8 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
     for name, orders in published_orders(problem):
         if fits(problem, orders):
             best = _better(best, scheduler.value_s(orders), orders, name)
+        if best.optimal:
+            break
     return best
 
 

@@ -16,6 +16,7 @@ from ...schemas.profile import Profile
 from ...schemas.site import Site, site_of
 from ...schemas.text import counted, known
 from ..choosing import PlacementChoice, parse_placement, plan_chosen
+from ..placement.own_proof import ask_any_solver
 from ..placement.problem import placed_problem
 from ..placement.scheduler import reserves_bytes
 from ..scheduling.list_schedule import most_in_flight
@@ -137,7 +138,7 @@ def rerouted(common: Atlas, units: frozenset[Place], failures: int | None, effor
     if common.is_placed and effort.solver in ("milp", "cp-sat"):
         what = f"--solver {effort.solver} proves nothing of workers with several virtual stages that are re-routed"
         raise InvalidInputError(what, where="--solver", fix="leave it out")
-    return with_own_proof(made, effort)
+    return with_own_proof(made, effort, ask_any_solver)
 
 
 def opened(profile: Profile, asked: AtlasRequest, site: Site) -> tuple[Atlas, tuple[Place, ...]]:

@@ -24,13 +24,14 @@ from ..batch.distribute import Distribution, distribute
 from ..batch.distribute import Objective as BatchObjective
 from ..batch.distribute import Solver as BatchSolver
 from ..batch.exact import Pace
-from ..choosing import parse_placement, plan_chosen
+from ..choosing import Transport, parse_placement, plan_chosen
 from ..greyhound.mitigate import Switching, plan_switches
 from ..greyhound.mitigate import plan_topology as topology_of
 from ..joint.plan import plan_joint as joint_of
 from ..oobleck.reconfiguration import Reconfiguration, Reconfigurer, crew_after
 from ..oobleck.templates import plan_templates as templates_of
 from ..pipeline import plan_pipeline as pipeline_of
+from ..placement.own_proof import ask_any_solver
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
 from ..slipstream.cluster import Technique
@@ -191,6 +192,7 @@ def plan_pipeline(
     overlay: str | None = None,
     placement: str = "plain",
     chunks: int | None = None,
+    transport: Transport = "auto",
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
 
@@ -206,6 +208,7 @@ def plan_pipeline(
         overlay: the YAML file of what has failed or is slow there.
         placement: "plain", one stage a worker; "loop" or "v", several; "best" of these, or "best:4" with up to 4.
         chunks: virtual stages of each worker, 2 if None; under "best" at most so many.
+        transport: how messages will be sent: under "best" it counts that a "direct" one holds its worker.
 
     Raises:
         InvalidInputError: a link or limit that the shape does not have, or the machines cannot be read; here also: a
@@ -213,10 +216,12 @@ def plan_pipeline(
         InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
     """
     known(schedule, get_args(Schedule), "--schedule")
+    known(transport, get_args(Transport), "--transport")
     choice, site = parse_placement(placement, chunks), site_of(cluster, overlay)
     delays = {**site.delays_alone(pp, dp).link_delay_s, **link_delays(link_delay)}
     shape, adapted = Shape(pp, dp, microbatches, limits_of(memory_limit), delays), site.adapted(profile)
-    return site.signed(plan_chosen(shape, choice, lambda one: pipeline_of(adapted, one, schedule)), profile)
+    made = plan_chosen(shape, choice, lambda one: pipeline_of(adapted, one, schedule), transport)
+    return site.signed(made, profile)
 
 
 def plan_adaptra(
@@ -235,12 +240,13 @@ def plan_adaptra(
     overlay: str | None = None,
     placement: str = "plain",
     chunks: int | None = None,
+    transport: Transport = "auto",
 ) -> Plan:
     """Plan warm-ups that absorb slow links (Adaptra).
 
     Args:
         profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
-        placement, chunks: as for `plan_pipeline`; other placements than plain are for technique "best".
+        placement, chunks, transport: as for `plan_pipeline`; placements other than plain are for technique "best".
         technique: "initial" orders, made before the delays; "adapted" to them; or the "best" found for them.
         solver: "auto", "heuristic", "milp" or "cp-sat"; one that is named also proves by itself.
         time_limit: seconds of exact solvers; None: 60 if one is named, else 0.
@@ -254,6 +260,7 @@ def plan_adaptra(
         InfeasibleError: a memory limit does not admit a single micro-batch, or there are fewer layers than stages.
     """
     known(technique, get_args(WarmUps), "--technique")
+    known(transport, get_args(Transport), "--transport")
     if technique != "best" and solver in ("milp", "cp-sat"):
         raise InvalidInputError(f"--technique {technique} takes no solver", where="--solver", fix="take best")
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
@@ -263,9 +270,9 @@ def plan_adaptra(
     share = replace(effort, time_limit_s=effort.time_limit_s / len(choice.shapes(shape)))
 
     def made() -> Plan:
-        return plan_chosen(shape, choice, lambda one: adaptra_of(adapted, one, technique, share))
+        return plan_chosen(shape, choice, lambda one: adaptra_of(adapted, one, technique, share), transport)
 
-    return site.signed(with_own_proof(made, effort), profile)
+    return site.signed(with_own_proof(made, effort, ask_any_solver), profile)
 
 
 def plan_joint(

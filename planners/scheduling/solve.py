@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 from importlib.util import find_spec
 
-from .exact_solver import ExactSolver
+from .exact_solver import Attempt, ExactSolver
 
 
 def exact_solver(name: Literal["auto", "heuristic", "milp", "cp-sat"], time_limit_s: float) -> ExactSolver | None:
@@ -196,7 +196,22 @@ def _better(best: Solution, found_s: float, orders: Orders, found_by: str) -> So
 OPTION = "solver_proof"  # of the planner
 
 
-def with_own_proof(make: Callable[[], Plan], effort: Effort) -> Plan:
+def ask_solver(plan: Plan, effort: Effort) -> tuple[int, Attempt | None]:
+    """How many operations a plan has, and what the solver makes of them; None where it is not asked."""
+    problem = problem_of(plan)
+    solver = None if effort.solver == "rules" else exact_solver(effort.solver, effort.time_limit_s)
+    if solver is None or problem.operations > solver.most_operations:
+        return problem.operations, None
+    start = codes_of(plan, problem)
+    attempt = solver.improve(problem, start, 0.0, time_limit_s=effort.time_limit_s, seed=effort.seed)
+    return problem.operations, attempt
+
+
+def with_own_proof(
+    make: Callable[[], Plan],
+    effort: Effort,
+    ask: Callable[[Plan, Effort], tuple[int, Attempt | None]] = ask_solver,
+) -> Plan:
     """A plan; where a solver is named its options tell what that proves, over all orders of the plan's routing.
 
     Options get `solver_proof`: `solver`, its name and version; `operations`; `is_asked`, False where these are too many
@@ -205,6 +220,7 @@ def with_own_proof(make: Callable[[], Plan], effort: Effort) -> Plan:
     Args:
         make: plans, with the same effort.
         effort: whose time limit is for both together.
+        ask: asks the solver; `ask_solver` asks those for one stage a worker.
 
     Raises:
         InvalidInputError: the solver is not installed.
@@ -213,22 +229,18 @@ def with_own_proof(make: Callable[[], Plan], effort: Effort) -> Plan:
     plan = make()
     if effort.solver not in ("milp", "cp-sat"):
         return plan
-    told = {OPTION: _proof(plan, replace(effort, time_limit_s=deadline - monotonic()))}
+    operations, attempt = ask(plan, replace(effort, time_limit_s=deadline - monotonic()))
+    told = {OPTION: {"operations": operations, **_proof(plan, effort.solver, attempt)}}
     return replace(plan, planner=replace(plan.planner, options=plan.planner.options | told))
 
 
-def _proof(plan: Plan, effort: Effort) -> dict[str, Any]:
+def _proof(plan: Plan, solver: SolverName, attempt: Attempt | None) -> dict[str, Any]:
+    if attempt is None:
+        return {"solver": solver, "is_asked": False, "lower_bound_s": 0.0, "proof": "none"}
     assert plan.prediction is not None
-    problem = problem_of(plan)
-    solver = None if effort.solver == "rules" else exact_solver(effort.solver, effort.time_limit_s)
-    told = {"solver": effort.solver, "operations": problem.operations, "is_asked": False, "lower_bound_s": 0.0}
-    if solver is None or problem.operations > solver.most_operations:
-        return told | {"proof": "none"}
-    start = codes_of(plan, problem)
-    attempt = solver.improve(problem, start, 0.0, time_limit_s=effort.time_limit_s, seed=effort.seed)
     taken_s = plan.prediction.iteration_time_s
     is_optimal = taken_s <= attempt.bound_s * (1 + ROUNDING)
-    return told | {
+    return {
         "solver": attempt.solver,
         "is_asked": True,
         "lower_bound_s": taken_s if is_optimal else attempt.bound_s,

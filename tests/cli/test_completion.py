@@ -62,6 +62,8 @@ CASES = {
     ("rtk", "run", "plan.json", "--model", "gpt-t"): ["gpt-tiny"],
     ("rtk", "profile", "llama3-8b", "--gpu", "h1"): ["h100-sxm", "h100-pcie"],
     ("rtk", "replay", "--policies", "rtk,oob"): ["rtk,oobleck"],
+    ("rtk", "plan", "pipeline", "--placement", ""): ["plain", "loop", "v", "best"],
+    ("rtk", "plan", "slipstream", "--placement", "b"): ["best"],
     ("rtk", "plan", "slipstream", "--from", ""): ["atlas"],
     ("rtk", "plan", "joint", "p.json", "--cluster", "l"): ["lab.yaml"],
     ("rtk", "reproduce", "adaptra-figure-8"): ["adaptra-figure-8"],

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.choosing import OPTION, PlacementChoice, comparison, parse_placement, plan_chosen
+from rtk.planners.choosing import (
+    OPTION,
+    PlacementChoice,
+    comparison,
+    direct_time_s,
+    parse_placement,
+    plan_chosen,
+)
 from rtk.planners.plain.verbs import plan_adaptra, plan_pipeline
 from rtk.planners.shape import Shape
+from rtk.runners.simulator import simulate
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical_json, to_tree
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -74,7 +82,10 @@ def test_ties_go_to_plain() -> None:
     best = plan_pipeline(EVEN, pp=1, microbatches=3, placement="best:4")
     assert [row["placement"] for row in best.planner.options[OPTION]] == ["plain"]
     assert best.workers == alone.workers
-    made = {name: plan_pipeline(EVEN, pp=2, microbatches=2, placement=name) for name in ("plain", "v")}
+    made = {
+        name: plan_pipeline(EVEN, pp=2, microbatches=4, schedule="zero-bubble", placement=name)
+        for name in ("plain", "v")
+    }
     chosen = plan_chosen(
         Shape(2, 1, 2), PlacementChoice("best", 2), lambda one: made["plain" if one.placement == "plain" else "v"]
     )
@@ -113,6 +124,31 @@ def test_slow_links_without_limits(delay_ms: int, plain_ms: int, placed_ms: int)
     assert best.is_placed == (placed_ms < plain_ms)
 
 
+@settings(max_examples=15)
+@given(profiles(), st.sampled_from(("plain", "v", "loop")), st.sampled_from((0.0, 1.0, 8.0)))
+def test_direct_sends_take_what_the_simulator_says(profile: Profile, placement: str, delay_s: float) -> None:
+    """What `best` reckons with for direct sends is the simulated iteration, and never shorter than with delegates."""
+    made = planned(profile, placement, None, delay_s)
+    timed_s = direct_time_s(made)
+    timeline = simulate(made, transport="direct")
+    assert timed_s == pytest.approx(timeline.makespan_s)
+    assert made.prediction is not None
+    assert timed_s >= made.prediction.iteration_time_s * (1 - 1e-9)
+
+
+def test_direct_sends_make_plain_win_sooner() -> None:
+    """At 30 ms a V wins by 15 ms if sends hold nobody, and loses if they do; the table says both times."""
+    told = [
+        plan_adaptra(
+            EVEN, pp=4, microbatches=12, link_delay={1: 0.03}, placement="best", solver="rules", transport=transport
+        ).planner.options[OPTION]
+        for transport in ("delegated", "direct")
+    ]
+    assert [next(row["placement"] for row in rows if row.get("chosen")) for rows in told] == ["v", "plain"]
+    assert all(row["direct_s"] > row["iteration_time_s"] for row in told[1])
+    assert not any("direct_s" in row for row in told[0])
+
+
 def test_a_way_back_is_only_a_loops() -> None:
     """Under `best` the delay of a loop's way back counts for loops and for nothing else."""
     delays = {3: 0.02}
@@ -123,6 +159,14 @@ def test_a_way_back_is_only_a_loops() -> None:
     assert loop > without[2]["iteration_time_s"]
     with pytest.raises(InvalidInputError, match="there is no link 3"):
         plan_adaptra(EVEN, pp=4, microbatches=6, link_delay=delays, placement="v")
+
+
+def test_a_solver_that_is_named_proves_by_itself() -> None:
+    """CP-SAT gets a placed plan's orders and no bound; the MILP is for one stage a worker, and is refused by name."""
+    made = plan_adaptra(EVEN, pp=2, microbatches=2, placement="v", solver="cp-sat", time_limit=20.0)
+    assert made.planner.options["solver_proof"]["proof"] == "optimal"
+    with pytest.raises(InvalidInputError, match="milp is for one stage a worker"):
+        plan_adaptra(EVEN, pp=2, microbatches=2, placement="v", solver="milp", time_limit=5.0)
 
 
 @pytest.mark.parametrize("placement", ["v", "loop", "best"])

@@ -1,7 +1,7 @@
 """Layers cut into virtual stages so that workers' sums are even, and what each virtual stage gets from its layers."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations, pairwise
 
@@ -20,6 +20,7 @@ from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, P
 from ..strategies import profiles
 
 MADE_BY = Planner("test", "1", {})
+MakePlacement = Callable[[int, int], Placement]
 
 
 @st.composite
@@ -66,7 +67,7 @@ def test_dynamic_programme_is_exact(asked: tuple[list[float], Placement]) -> Non
 
 @pytest.mark.parametrize("made", [loop_placement, v_placement])
 @pytest.mark.parametrize("columns", [4, 8])
-def test_search_is_near_the_exact_cut(made: type, columns: int) -> None:
+def test_search_is_near_the_exact_cut(made: MakePlacement, columns: int) -> None:
     """On models of 34 layers with a heavy head and uneven blocks no worker has over 5 % more than exactly needed."""
     chance = random.Random(columns)
     for _ in range(3):
@@ -85,7 +86,7 @@ def test_a_heavy_head_is_made_up_for_by_the_other_chunk() -> None:
 
 
 @given(profiles(min_layers=4, max_layers=8), st.sampled_from((loop_placement, v_placement)))
-def test_placed_templates_are_sums_of_their_layers(profile: Profile, made: type) -> None:
+def test_placed_templates_are_sums_of_their_layers(profile: Profile, made: MakePlacement) -> None:
     """Virtual stages hold every layer once; hops are free inside a column, and alike over the same two columns."""
     placement = made(2, 2)
     template = cut_chunks(profile, placement, peers=3)

@@ -21,6 +21,7 @@ from rtk.schemas.timeline import Span, Timeline
 from rtk.viz.gantt import gantt_html
 from rtk.viz.pack import MOST_TICKS, pack, tick_of
 
+from ..placed_plans import any_placed_plans
 from ..strategies import any_plans
 
 MakePlan = Callable[..., Plan]
@@ -55,6 +56,7 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], list[Shown]]:
     at += 2 * n
     microbatch, gap, takes, iteration = (numbers(n) for _ in range(4))
     owners = iter(numbers(sum(flag & 1 for flag in flags)))
+    chunks = iter(numbers(sum(flag & 32 > 0 for flag in flags)))
     assert at == len(raw)
     shown, i = [], 0
     for group in head["groups"]:
@@ -69,6 +71,7 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], list[Shown]]:
                 op = head["kinds"][kind[i]]["name"]
                 if kind[i] < 4:
                     op += (f"{next(owners)}." if flags[i] & 1 else "") + str(last[kind[i]])
+                    op = f"{row['seats'][next(chunks)]}{op}" if flags[i] & 32 else op
                 for pipeline in group["pipelines"]:
                     worker = f"{pipeline}/{row['stage']}"
                     shown.append(Shown(row["timeline"], worker, op, start, before, number, flags[i]))
@@ -108,7 +111,7 @@ def test_every_span_is_in_the_data_once(drawn: list[list[Span]]) -> None:
     assert head["end_s"] <= head["tick_s"] * MOST_TICKS
 
 
-@given(any_plans())
+@given(st.one_of(any_plans(), any_placed_plans()))
 def test_plans_are_shown_whole(plan: Plan) -> None:
     """A plan's page shows what its simulation gives, whatever of its pipelines stands there once."""
     columns = columns_of_plan(plan)

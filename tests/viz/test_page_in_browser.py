@@ -13,6 +13,9 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
 from rtk.viz.facts import memory_curves, peak_bytes
 from rtk.viz.gantt import gantt_html
+from rtk.viz.style import LOOKS, tint
+
+from ..strategies import hand_plan
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -75,6 +78,47 @@ def test_hover_says_all_of_a_bar(open_page: Open, rerouted_plan: Plan) -> None:
     assert lines[5:] == ["takes 10 ms", "iteration 0"]
     page.mouse.move(1, 1)
     assert state(page)["tip"] == ""
+
+
+def test_chunks_are_told_apart(open_page: Open) -> None:
+    """A V's bars say their virtual stage and its layers, are found by it, and its memory is that of all seats."""
+    orders = {"0/0": "0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1",
+              "0/1": "1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1"}  # fmt: skip
+    columns = columns_of_plan(hand_plan(dict(orders), 2, limit_bytes=4.0, placement=((0, 3), (1, 2))))
+    page = open_page(columns)
+    point_at(page, "0/0", "3I1")
+    lines = state(page)["tip"].splitlines()
+    assert lines[:3] == [
+        "3I1  backward, input gradients of micro-batch 0.1",
+        "worker 0/0 (pipeline 0, virtual stage 3)",
+        "layers 3 to 3",
+    ]
+    peaks = {worker: peak_bytes(points) for worker, points in memory_curves(columns).items()}
+    assert state(page)["peaks"] == {worker: f"peak {peak:g} B of 4 B" for worker, peak in peaks.items()}
+    assert [page.evaluate("text => rtk.find(text)", text) for text in ("3F1", "F1", "1", "2I0", "4F0")] == [
+        1,
+        4,
+        12,
+        1,
+        0,
+    ]
+    words = page.locator("#legend").inner_text()
+    assert "first chunk: virtual stages 0, 1" in words and "second chunk: virtual stages 3, 2" in words
+    page.evaluate("rtk.find('')")
+    state(page)
+    colours = page.evaluate(
+        """(ops) => {
+            const canvas = document.getElementById("canvas"), box = canvas.getBoundingClientRect();
+            const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            return ops.map((op) => {
+                const [x, y] = rtk.place("0/0", op);  // beside the number
+                const at = Math.round(y - box.top) * canvas.width + Math.round(x - box.left) + 14;
+                return [...pixels.slice(4 * at, 4 * at + 3)];
+            });
+        }""",
+        ["0F0", "3F0"],
+    )
+    assert [bytes(one) for one in colours] == [bytes.fromhex(tint(LOOKS["F"].colour, chunk, 2)[1:]) for chunk in (0, 1)]
 
 
 def test_zoom_by_wheel_drag_and_keys(open_page: Open, small: Timeline) -> None:
