@@ -18,7 +18,7 @@ from .placed_grids import placed_grid, placed_grids
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(placed_grids(), st.booleans())
 def test_every_microbatch_runs_once_at_each_virtual_stage_on_a_live_peer(plan: Plan, split: bool) -> None:
     """Whoever has died, under any limit that admits a micro-batch: the plan is valid, no worker of another column runs
@@ -36,7 +36,7 @@ def test_every_microbatch_runs_once_at_each_virtual_stage_on_a_live_peer(plan: P
     assert all(column == column_of[stage] for *_, stage, column in ran)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(placed_grids())
 def test_no_routing_is_below_the_bound(plan: Plan) -> None:
     """The bound is over all routings, so none that is tried takes less; who reaches it is proven."""
