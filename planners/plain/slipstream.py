@@ -135,9 +135,6 @@ def rerouted(common: Atlas, units: frozenset[Place], failures: int | None, effor
         entry, plan = replanner.entry(failures)
         return plan if plan is not None and not units else replanner.rebuilt(entry, units or None)
 
-    if common.is_placed and effort.solver in ("milp", "cp-sat"):
-        what = f"--solver {effort.solver} proves nothing of workers with several virtual stages that are re-routed"
-        raise InvalidInputError(what, where="--solver", fix="leave it out")
     return with_own_proof(made, effort, ask_any_solver)
 
 

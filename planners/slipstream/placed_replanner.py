@@ -62,7 +62,8 @@ class PlacedReplanner:
             InvalidInputError: workers of a column differ.
         """
         require_alike(self.common)
-        vector, best = (), None
+        vector: Vector = ()
+        best: Plan | None = None
         for other in sorted(self._answers(failures), key=self.bound_s):
             if best is None or self.bound_s(other) < _time_s(best) * (1 - ROUNDING):
                 found = self._rerouted(self.grid.last_units(other))

@@ -3,8 +3,9 @@
 Peers are the live workers of a column. All that `slots.py` says of a stage holds for a column: slots cut the ranks by
 its live workers, all chunks of a micro-batch in a column go to the same peer, and so no worker holds more than the one
 pipeline's worker does. Then a column with L live workers has one that runs ceil(M / L) micro-batches with all their
-chunks. Where L does not divide M that is more than need be: chunk by chunk, its busiest worker has ceil(M C / L) chunks
-only. Both ways are routings of one problem, which the search of `planners/placement/` orders; the best is taken.
+chunks. Where L does not divide M that is more than need be: chunk by chunk, its busiest worker has
+ceil(M C / L) chunks only (`in_turns`). Both ways are routings of one problem, which the search of `planners/placement/`
+orders; the best is taken.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def reroute_placed(plan: Plan, split: bool, effort: Effort) -> PlacedRerouting:
     home = placed_problem(plan, split=split)
     alike = _are_alike(home, plan)
     bound_s = routing_bound(plan, home).value_s if alike else 0.0
-    problems = [home.routed(plan, executor) for executor in routings(home)]
+    problems = [home.routed(plan, executor) for executor in routings(home, alike)]
     bounds_s = [max(bound_s, lower_bound(problem).value_s) for problem in problems]
     share = replace(effort, time_limit_s=effort.time_limit_s / len(problems))
     best: PlacedRerouting | None = None
@@ -82,24 +83,44 @@ def rerouted_plan(plan: Plan, split: bool, effort: Effort) -> Plan:
     return with_prediction(with_placed_orders(plan, *fused), found.bound_s, found.scope)
 
 
-def routings(home: PlacedProblem) -> Iterator[Ints]:
-    """Who runs each micro-batch at each virtual stage, jobs x stages: in slots, then by load, whole and by chunk.
+def routings(home: PlacedProblem, alike: bool) -> Iterator[Ints]:
+    """Who runs each micro-batch at each virtual stage, jobs x stages, in the ways that are worth trying.
 
     Args:
         home: in which every worker runs its own micro-batches, failed workers among them.
+        alike: whether the workers of each column are equal; else micro-batches go by load.
     """
+    if not alike:
+        yield by_load(home, apart=False)
+        yield by_load(home, apart=True)
+        return
     if home.live.all():
         yield home.executor
-    columns = len(home.seats)
-    live = home.live.reshape(-1, columns)
-    sizes = tuple(live.sum(axis=0).tolist())
-    if not home.live.all():
-        for remainder_first in (False, True):
-            yield route(live, Slots(home.jobs, sizes, remainder_first))[:, home.column]
-    if len(np.unique(home.duration_s.reshape(len(live), columns, -1), axis=0)) > 1:
-        yield by_load(home, apart=False)
-    if any(home.jobs % size and len(held) > 1 for size, held in zip(sizes, home.seats, strict=True)):
-        yield by_load(home, apart=True)
+        return
+    live = home.live.reshape(-1, len(home.seats))
+    sizes = live.sum(axis=0)
+    for remainder_first in (False, True):
+        yield route(live, Slots(home.jobs, tuple(sizes.tolist()), remainder_first))[:, home.column]
+    if (home.jobs % sizes).any():
+        yield in_turns(home)
+
+
+def in_turns(home: PlacedProblem) -> Ints:
+    """Columns that their live workers cannot share evenly in turns, each chunk one worker on from the one before.
+
+    So over the chunks of a column the odd ones are shared, too. Live workers do not keep their own micro-batches there.
+
+    Args:
+        home: as for `routings`.
+    """
+    live = home.live.reshape(-1, len(home.seats))
+    executor = route(live, Slots(home.jobs, tuple(live.sum(axis=0).tolist())))[:, home.column]
+    for column, held in enumerate(home.seats):
+        peers = np.flatnonzero((home.worker_column == column) & home.live)
+        if home.jobs % len(peers):
+            for chunk, stage in enumerate(held):
+                executor[:, stage] = peers[(np.arange(home.jobs) + chunk) % len(peers)]
+    return executor
 
 
 def by_load(home: PlacedProblem, apart: bool) -> Ints:
