@@ -44,7 +44,7 @@ def alone(iterations: int, microbatches: int, layers: Callable[[], list[nn.Modul
         optimizer.zero_grad()
         batch = scripted.batches(microbatches)(iteration)
         total = torch.stack([language_model_loss(whole(inputs), targets) for inputs, targets in batch]).mean()
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         losses.append(total.item())
         optimizer.step()
     return losses
