@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .runners.training import is_script_name, require_script
-from .schemas.errors import InvalidInputError, require_package
-from .schemas.text import joined, known, listed
+from .schemas.errors import InvalidInputError, remark, require_package
+from .schemas.text import counted, joined, known, listed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -183,11 +183,11 @@ def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
 
     Args:
         schedule: the file of one pipeline's orders.
-        profile: gives costs and stages: its layers are cut into as many stages as the file has ranks.
+        profile: gives costs and stages: its layers are cut into as many stages as the file has.
         dp: pipelines, all with these orders.
 
     Raises:
-        InvalidInputError: the file cannot be read, or has more ranks than the profile layers.
+        InvalidInputError: the file cannot be read, or has more stages than the profile layers.
     """
     import hashlib
 
@@ -198,17 +198,22 @@ def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
 
     source, data = source_of(schedule), read_bytes(schedule)
     try:
-        orders = from_torch_csv(data.decode(), source)
+        found = from_torch_csv(data.decode(), source)
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
-    if len(orders) > len(profile.layers):
+    stages = len(found.orders) if found.placement is None else sum(map(len, found.placement))
+    if stages > len(profile.layers):
         raise InvalidInputError(
-            f"{len(orders)} ranks need as many layers, the profile has {len(profile.layers)}",
+            f"{stages} stages need as many layers, the profile has {len(profile.layers)}",
             where=source,
             fix="give the profile of a model with more layers",
         )
-    microbatches = len({microbatch for order in orders for _, microbatch in order})
-    made = plan_from_orders(profile, orders, Shape(len(orders), dp, microbatches), "import", source)
+    if found.pairs:
+        pairs = counted(found.pairs, "pair")
+        remark(f"warning: {pairs} of OVERLAP_F_B stand one operation after the other: a plan overlaps none on a worker")
+    microbatches = len({one.microbatch for order in found.orders for one in order})
+    shape = Shape(len(found.orders), dp, microbatches)
+    made = plan_from_orders(profile, found.orders, shape, "import", source, found.placement)
     return replace(made, inputs={**made.inputs, "schedule": hashlib.sha256(data).hexdigest()})
 
 

@@ -6,7 +6,8 @@ micro-batches F, I, W, the step, the zeroing of gradients); the other rehearses 
 process's memory happens to lie changes its times by some percent, so there are several pairs of new processes. Two
 figures for each pair, predicted / measured - 1 for N micro-batches and one step: of the medians, as they come, and of
 the fastest quarter (its upper end), what an idle machine would show. `unsplit` is the error for a plan without a split
-backward pass: a profile's I and W carry the cost of putting weight gradients off.
+backward pass, by the profile's `backward_s`; `unsplit_of_halves` what it would be by I and W, which carry the cost of
+putting weight gradients off.
 
 Where other processes are busy, wall clocks are unfair to the long operations of a whole model, which are interrupted
 more often than those of a layer: `--clock cpu` reads the processor time that a process has had instead.
@@ -152,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures = {
         f"{kind}_{name}": median(one[kind][name] for one in pairs)
         for kind in ("median", "quiet")
-        for name in ("error", "error_unsplit")
+        for name in ("error", "error_unsplit", "error_unsplit_of_halves")
     }
     write_result(
         {"model": options.model, "clock": options.clock, "microbatches": MICROBATCHES, "pairs": pairs, **figures},

@@ -46,7 +46,7 @@ def command(
         )
     read = read_valid_plan(plan)
     text = to_torch_comms_csv(read) if comms else to_torch_csv(read)
-    answer: dict[str, Any] = {"format": to, "ranks": len(read.template_of(0).stages)}
+    answer: dict[str, Any] = {"format": to, "ranks": len(read.template_of(0).columns)}
     if to == "torchtitan":
         answer["written"] = _write_for_torchtitan(read, text, Path(output))
     elif output != STANDARD_STREAM:

@@ -23,7 +23,8 @@ def command(
 ) -> None:
     """Make a plan of orders that another runtime wrote: the CSV of torch.distributed.pipelining, compute only.
 
-    The profile's layers are cut into as many stages as the file has ranks.
+    The profile's layers are cut into as many stages as the file has. Where a rank has several stages, the plan has a
+    placement: the file says which stage is on which rank. Pairs that torch may overlap stand one after the other.
     """
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile

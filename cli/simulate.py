@@ -312,6 +312,10 @@ def _write(path: str | None, timeline: "Timeline") -> None:
 
 
 def _bound_s(plan: "Plan") -> float:
+    if plan.is_placed:
+        from ..planners.placement.bounds import bound_of
+
+        return bound_of(plan)
     from ..planners.scheduling.lower_bound import lower_bound
     from ..planners.scheduling.problem import problem_of
 

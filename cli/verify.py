@@ -8,6 +8,7 @@ import typer
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, source_of
+from ..schemas.placement import placements_of
 from ..schemas.text import counted
 from .console import Common, grouped, print_json
 from .github import Github, annotation
@@ -116,4 +117,6 @@ def _print(file: str, document: "Plan | Resumption", problems: Sequence["Violati
     has_scope = prediction is not None and prediction.proof_scope is not None
     claim = f" (it says: {quality(prediction)})" if prediction is not None and has_scope else ""
     verdict = f"not valid, {counted(len(problems), 'problem')}" if problems else f"valid{claim}"
-    print(f"{file}: {verdict}")
+    plan = getattr(document, "plan", document)
+    placements = "".join(f"; {words}" for words in placements_of(plan))
+    print(f"{file}: {verdict}{placements}")

@@ -8,10 +8,12 @@ and what is proven of it, is written into the plan: the rejected ones are part o
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from ..schemas.documents import typed
 from ..schemas.errors import InfeasibleError, InvalidInputError, remark
-from ..schemas.plan import Plan
+from ..schemas.fields import STRICT, Bytes, Count, Ratio, Seconds
+from ..schemas.plan import Plan, Proof
 from ..schemas.quantities import print_time
 from ..schemas.text import counted
 from .shape import PlacementName, Shape
@@ -116,16 +118,40 @@ def plan_chosen(shape: Shape, choice: PlacementChoice, make: Callable[[Shape], P
     return replace(best, planner=replace(best.planner, options=best.planner.options | {OPTION: told}))
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedPlacement:
+    """What `best` has found of a placement, as it stands in the plan: its worth, or its refusal."""
+
+    placement: str
+    chunks: Count
+    refusal: str | None = None
+    iteration_time_s: Seconds = 0.0
+    lower_bound_s: Seconds = 0.0
+    proof: Proof = "none"
+    bubble_ratio: Ratio = 0.0
+    peak_memory_bytes: Bytes = 0.0
+    chosen: bool = False
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
 def comparison(plan: Plan) -> Iterator[str]:
-    """What `best` has found of each placement, a line each; nothing where none were compared."""
-    for row in plan.planner.options.get(OPTION, ()):
-        name = row["placement"] if row["chunks"] == 1 else f"{row['placement']}, {row['chunks']} chunks"
-        if "refusal" in row:
-            yield f"{name}: {row['refusal']}"
+    """What `best` has found of each placement, a line each; nothing where none were compared.
+
+    Raises:
+        InvalidInputError: what the plan says of them is nothing that `best` writes.
+    """
+    place = f"/planner/options/{OPTION}"
+    rows: tuple[ComparedPlacement, ...] = typed(
+        plan.planner.options.get(OPTION, []), tuple[ComparedPlacement, ...], place
+    )
+    for row in rows:
+        name = row.placement if row.chunks == 1 else f"{row.placement}, {row.chunks} chunks"
+        if row.refusal is not None:
+            yield f"{name}: {row.refusal}"
             continue
-        is_proven = row["proof"] == "optimal"
-        proven = "optimal" if is_proven else f"no less than {print_time(row['lower_bound_s'])}"
-        yield f"{name}: {print_time(row['iteration_time_s'])} ({proven})" + (", taken" if row.get("chosen") else "")
+        proven = "optimal" if row.proof == "optimal" else f"no less than {print_time(row.lower_bound_s)}"
+        yield f"{name}: {print_time(row.iteration_time_s)} ({proven})" + (", taken" if row.chosen else "")
 
 
 def _attempt(shape: Shape, make: Callable[[Shape], Plan]) -> Plan | InfeasibleError:

@@ -8,8 +8,9 @@ from .. import __version__
 from ..schemas.check import check_plan, in_brief
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.orders import Kind, Operation, Schedule, Token, print_order
-from ..schemas.plan import Link, Plan, Planner, Stage, Worker
+from ..schemas.plan import Link, Placement, Plan, Planner, Stage, Worker
 from ..schemas.profile import Profile
+from .placement.bounds import bound_of
 from .placement.pipelines import with_placed_pipelines
 from .scheduling.assemble import with_prediction
 from .scheduling.list_schedule import DispatchRules, ListScheduler, Priority, most_in_flight, rooms
@@ -71,16 +72,22 @@ def scheduled(plan: Plan, schedule: Schedule) -> Plan:
 
 
 def plan_from_orders(
-    profile: Profile, orders: Sequence[Sequence[Token]], shape: Shape, planner: str, source: str
+    profile: Profile,
+    orders: Sequence[Sequence[Operation]],
+    shape: Shape,
+    planner: str,
+    source: str,
+    placement: Placement | None = None,
 ) -> Plan:
     """Make a plan of orders that come from elsewhere, the same in every pipeline.
 
     Args:
         profile: the model's costs.
-        orders: the order of each stage.
-        shape: stages (as many as orders), pipelines, micro-batches, limits and delays.
+        orders: the order of each column, as pipeline 0 has it.
+        shape: columns (as many as orders), pipelines, micro-batches, limits and delays.
         planner: who made the orders, for the plan to name.
         source: where they came from, for errors.
+        placement: the virtual stages of each column; None: that of the shape.
 
     Returns:
         A checked plan with its prediction.
@@ -90,12 +97,19 @@ def plan_from_orders(
         InfeasibleError: the profile cannot be cut into that many stages.
     """
     made_by = Planner(planner, __version__, shape_options(profile, shape))
-    plan = _with_orders(plan_without_orders(profile, shape, made_by), [orders] * shape.dp)
+    empty = plan_without_orders(profile, shape, made_by, placement)
+    plan = replace(empty, workers=tuple(_with_order(worker, orders[worker.stage]) for worker in empty.workers))
     problems = check_plan(plan)
     if problems:
-        fix = "correct the orders; worker k/i runs that of stage i, and operations are counted from 0"
+        fix = "correct the orders; worker k/i runs that of column i, and operations are counted from 0"
         raise InvalidInputError(in_brief(problems), where=source, fix=fix)
-    return with_prediction(plan)
+    return with_prediction(plan, bound_of(plan) if plan.is_placed else 0.0)
+
+
+def _with_order(worker: Worker, order: Sequence[Operation]) -> Worker:
+    """A worker with the order of its column, of its own micro-batches."""
+    own = (one._replace(pipeline=worker.pipeline) for one in order)
+    return replace(worker, order=print_order(own, worker.pipeline))
 
 
 def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Plan:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from typing import Literal
 
@@ -12,7 +12,7 @@ from ..schemas.conditions import LinkPlace
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
-from ..schemas.placement import loop_placement, v_placement
+from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
 from ..schemas.profile import Connection, Layer, LayerCost, Profile, full_backward_s, held_by, held_bytes
 from ..schemas.quantities import print_bytes
@@ -168,26 +168,21 @@ def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:
     return [Pipeline(template.name, shape.microbatches, x if x != template.links else None) for x in own]
 
 
-def links_crossed(template: Template) -> list[int]:
-    """For each hop from virtual stage v to v + 1, the link between columns that it takes; -1 inside a column.
-
-    Link i lies between columns i and i + 1, whichever way; the way between the first and the last of more than two
-    columns, which is a loop's way back, has the number behind them.
-    """
-    columns = len(template.columns)
-    pairs = [sorted(pair) for pair in pairwise(template.column_of)]
-    return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]
-
-
-def plan_without_orders(profile: Profile, shape: Shape, planner: Planner) -> Plan:
+def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placement: Placement | None = None) -> Plan:
     """The synchronous plan of a shape, all workers alive, their orders still empty.
+
+    Args:
+        profile: the model's costs.
+        shape: what was asked for.
+        planner: who makes it.
+        placement: the virtual stages of each column, where it is none that a shape has a name for.
 
     Raises:
         InvalidInputError: a link or limit that the shape does not have.
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     shape.require_plannable()
-    template = template_of(profile, shape)
+    template = template_of(profile, shape) if placement is None else cut_chunks(profile, placement, shape.dp)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},

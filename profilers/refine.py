@@ -23,6 +23,7 @@ from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.orders import check_order_text
+from ..schemas.placement import refuse_placed
 from ..schemas.plan import Layers, Plan
 from ..schemas.profile import FEWEST_FOR_A_SPREAD, TIMES, Device, Layer, LayerCost, Profile, Spread, half_width
 from ..schemas.timeline import Timeline
@@ -412,6 +413,8 @@ def run_of(given: GivenTimeline, profile: Profile, plans: Sequence[Plan], cut: S
         InvalidInputError: it is of none of the plans, or of no such job.
     """
     plan = _plan_of(given, plans)
+    if plan is not None:
+        refuse_placed(plan, "rtk profile refine")
     if plan is not None and given.timeline.plan is not None:
         staged = [(worker, plan.stage_of(worker)) for worker in plan.workers]
         held = {

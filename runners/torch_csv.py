@@ -1,31 +1,62 @@
 """Torch's form of an order: the CSV files of torch.distributed.pipelining.
 
-Row i is rank i, which holds stage i; its cells are operations `<stage><OP><micro-batch>`, such as `2F0`, in order of
-execution; an empty cell is a bubble; there is no header. A `compute_only` file holds operations, and torch's runtime
-adds the communication itself when it loads one (`_PipelineScheduleRuntime._load_csv`); torchtitan takes one as
-`pipeline_parallel_schedule_csv`. A `compute_comms` file says the communication as well.
+Row i is rank i, which holds stage i, or several stages, of which the rows say which; its cells are operations
+`<stage><OP><micro-batch>`, such as `2F0`, in order of execution; an empty cell is a bubble; there is no header. Pairs
+that torch may overlap, `(5F7;2B3)OVERLAP_F_B`, are read as one operation after the other. A `compute_only` file holds
+operations, and torch's runtime adds the communication itself when it loads one (`_PipelineScheduleRuntime._load_csv`);
+torchtitan takes one as `pipeline_parallel_schedule_csv`. A `compute_comms` file says the communication as well.
 
 Such a file belongs to the ranks of one pipeline and holds orders, nothing else. A plan whose meaning lies in more than
-one order a stage cannot be written; what merely describes the orders (times, limits, predictions) is left out, and
+one order a column cannot be written; what merely describes the orders (times, limits, predictions) is left out, and
 `not_carried` names it.
 
 Torch's own parser reads `0F1xyz` as `0F1`; this one refuses it.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..schemas.errors import InvalidInputError
-from ..schemas.orders import Kind, print_operation
-from ..schemas.plan import Plan
+from ..schemas.orders import Kind, Operation, print_operation
+from ..schemas.placement import refuse_placed
+from ..schemas.plan import Placement, Plan, plain_placement
 
 # Nine digits are more than any file counts to, and fit wherever the numbers go next.
 _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _OPERATION = re.compile(rf"({_NUMBER})([FIWB])({_NUMBER})")
-# What torch knows beside the four operations.
-_FOREIGN = re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*|\(.*\)(OVERLAP_F_B)")
+_PAIR = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+# What torch knows beside operations.
+_FOREIGN = re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*")
+
+
+class StageOperation(NamedTuple):
+    """An operation as torch writes it: of a stage, and of a micro-batch of the file's one pipeline."""
+
+    stage: int
+    kind: Kind
+    microbatch: int
+
+    def __str__(self) -> str:
+        """Torch's token."""
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+
+@dataclass(frozen=True)
+class TorchOrders:
+    """What a `compute_only` file says.
+
+    Attributes:
+        orders: of each rank, as a worker of pipeline 0 has them.
+        placement: the stages of each rank; None where rank i holds stage i alone.
+        pairs: how many pairs to be overlapped there were, which stand one after the other in the orders.
+    """
+
+    orders: tuple[tuple[Operation, ...], ...]
+    placement: Placement | None
+    pairs: int
 
 
 def to_torch_csv(plan: Plan) -> str:
@@ -39,74 +70,79 @@ def to_torch_csv(plan: Plan) -> str:
         plan: a valid plan (schemas/check.py).
 
     Returns:
-        One line a stage.
+        One line a rank, which is a column.
 
     Raises:
         InvalidInputError: a worker has failed, a micro-batch is executed outside its pipeline, pipelines differ in
             their orders, or the optimizer is staggered: a CSV cannot say so.
     """
     _refuse_what_is_no_order(plan)
-    return _written(
-        [f"{stage}{kind}{microbatch}" for kind, microbatch in order] for stage, order in enumerate(_orders(plan))
-    )
+    return _written(map(str, order) for order in _orders(plan))
 
 
 def to_torch_comms_csv(plan: Plan) -> str:
     """Write a plan's orders as a `compute_comms` CSV: with a SEND and a RECV for every message.
 
-    A SEND stands behind the operation that made the message. The RECV is announced at the same moment of a run at the
-    plan's times, or before the operation that runs then. So any two ranks name the messages between them in one order,
-    as NCCL wants, which would hang otherwise. Torch's own lowering does likewise, at one operation a rank and turn,
-    whatever these last.
+    A SEND stands behind the operation that made the message; between two stages of one rank, where the runtime hands
+    it over, there is none. The RECV is announced at the same moment of a run at the plan's times, or before the
+    operation that runs then. So any two ranks name the messages between them in one order, as NCCL wants, which would
+    hang otherwise. Torch's own lowering does likewise, at one operation a rank and turn, whatever these last.
 
-    Every row begins with UNSHARD and ends with RESHARD and REDUCE_GRAD. They are not for `fully_shard` alone: torch
-    2.13 divides the gradients by the micro-batches in REDUCE_GRAD, and without it trains wrongly and says nothing.
+    Every row begins with UNSHARD and ends with RESHARD and REDUCE_GRAD, of all its stages. They are not for
+    `fully_shard` alone: torch 2.13 divides the gradients by the micro-batches in REDUCE_GRAD, and without it trains
+    wrongly and says nothing.
 
     Args:
         plan: a valid plan.
 
     Returns:
-        One line a stage.
+        One line a rank.
 
     Raises:
         InvalidInputError: as `to_torch_csv`.
     """
     _refuse_what_is_no_order(plan)
     orders, slowdowns = _orders(plan), [worker.slowdown or 1.0 for worker in plan.workers]
-    stages = plan.template_of(0).stages
-    rows = [[f"{stage}UNSHARD"] for stage in range(len(orders))]
+    template = plan.template_of(0)
+    stages, rank_of = template.stages, template.column_of
+    rows = [[f"{stage}UNSHARD" for stage in held] for held in template.columns]
     free_s = [0.0] * len(orders)
-    arrived_s: dict[tuple[str, int, int], float] = {}  # kind of the operation that waits for it, stage, micro-batch
+    arrived_s: dict[StageOperation, float] = {}  # by the operation that waits for it
     done = [0] * len(orders)
 
-    def end_s(stage: int) -> float | None:
-        """When a stage's next operation ends, or that it has none that can run."""
-        if done[stage] == len(orders[stage]):
+    def end_s(rank: int) -> float | None:
+        """When a rank's next operation ends, or that it has none that can run."""
+        if done[rank] == len(orders[rank]):
             return None
-        kind, microbatch = orders[stage][done[stage]]
-        ready_s = arrived_s.get((kind, stage, microbatch), None if _waits(kind, stage, len(orders)) else 0.0)
+        one = orders[rank][done[rank]]
+        ready_s = arrived_s.get(one, None if _waits(one, len(stages)) else 0.0)
         if ready_s is None:
             return None
-        return max(free_s[stage], ready_s) + stages[stage].duration_s(kind) * slowdowns[stage]
+        return max(free_s[rank], ready_s) + stages[one.stage].duration_s(one.kind) * slowdowns[rank]
 
     for _ in range(sum(map(len, orders))):
-        ends_s = {stage: end for stage in range(len(orders)) if (end := end_s(stage)) is not None}
-        stage = min(ends_s, key=lambda one: (ends_s[one], one))
-        kind, microbatch = orders[stage][done[stage]]
-        done[stage] += 1
-        free_s[stage] = ends_s[stage]
-        rows[stage].append(f"{stage}{kind}{microbatch}")
+        ends_s = {rank: end for rank in range(len(orders)) if (end := end_s(rank)) is not None}
+        rank = min(ends_s, key=lambda one: (ends_s[one], one))
+        one = orders[rank][done[rank]]
+        done[rank] += 1
+        free_s[rank] = ends_s[rank]
+        rows[rank].append(str(one))
+        stage, kind, microbatch = one
         to, way, waiting = (stage + 1, "F", "F") if kind == "F" else (stage - 1, "B", "IB")
-        if kind != "W" and 0 <= to < len(orders):
-            rows[stage].append(f"{stage}SEND_{way}{microbatch}")
-            rows[to].append(f"{to}RECV_{way}{microbatch}")
-            arrived_s |= {(one, to, microbatch): free_s[stage] for one in waiting}
-    return _written([*row, f"{stage}RESHARD", f"{stage}REDUCE_GRAD"] for stage, row in enumerate(rows))
+        if kind == "W" or not 0 <= to < len(stages):
+            continue
+        arrived_s |= {StageOperation(to, cast(Kind, other), microbatch): free_s[rank] for other in waiting}
+        if rank_of[to] != rank:
+            rows[rank].append(f"{stage}SEND_{way}{microbatch}")
+            rows[rank_of[to]].append(f"{to}RECV_{way}{microbatch}")
+    for row, held in zip(rows, template.columns, strict=True):
+        row += [f"{stage}{last}" for stage in held for last in ("RESHARD", "REDUCE_GRAD")]
+    return _written(rows)
 
 
 def splits_backward(plan: Plan) -> bool:
     """Whether an exported order has I and W, which `fully_shard` does not go well with (`FULLY_SHARD`)."""
-    return any(kind == "I" for order in _orders(plan) for kind, _ in order)
+    return any(one.kind == "I" for order in _orders(plan) for one in order)
 
 
 # Seen with torch 2.13 and torchtitan 0.3.0, eight micro-batches of its debug Llama: a grad norm of 0.8640 for 0.8681,
@@ -128,8 +164,9 @@ def torchtitan_parts(plan: Plan) -> list[list[str]]:
         The modules' names, by stage.
 
     Raises:
-        InvalidInputError: there are no blocks.
+        InvalidInputError: there are no blocks, or workers hold several virtual stages.
     """
+    refuse_placed(plan, "rtk's export for torchtitan")
     stages = plan.template_of(0).stages
     blocks = stages[-1].layers[1] - 2
     if blocks < 1:
@@ -171,7 +208,8 @@ def not_carried(plan: Plan) -> list[str]:
         "the cut into layers": True,
         "costs": True,
         "link delays": any(link.delay_s for link in links),
-        "memory limits": any(stage.memory_limit_bytes is not None for stage in stages),
+        "memory limits": any(stage.memory_limit_bytes is not None for stage in stages)
+        or any(template.memory_limits_bytes is not None for template in plan.templates),
         "slowdowns": any(worker.slowdown is not None for worker in plan.workers),
         "the number of pipelines": len(plan.pipelines) > 1,
         "the prediction": plan.prediction is not None,
@@ -179,7 +217,7 @@ def not_carried(plan: Plan) -> list[str]:
     return [name for name, is_said in said.items() if is_said]
 
 
-def from_torch_csv(text: str, source: str) -> list[list[tuple[Kind, int]]]:
+def from_torch_csv(text: str, source: str) -> TorchOrders:
     """Read a `compute_only` CSV.
 
     What the orders mean (completeness, deadlocks) is the checker's to judge.
@@ -188,25 +226,61 @@ def from_torch_csv(text: str, source: str) -> list[list[tuple[Kind, int]]]:
         text: the file's text; cells may have spaces around them.
         source: the file's name, for errors.
 
-    Returns:
-        The order of each stage: pairs of kind and micro-batch.
-
     Raises:
-        InvalidInputError: a cell is no operation, or is one that a `compute_only` file does not hold, or is of another
-            stage than its row; says the line and column. Or a row holds no operation at all.
+        InvalidInputError: a cell is no operation, or is one that a `compute_only` file does not hold, or a stage is on
+            two ranks, or on none; says the line and column. Or a row holds no operation at all.
     """
-    lines = text.rstrip().split("\n")
-    return [_parse_row(line, stage, source) for stage, line in enumerate(lines)]
+    rank_of: dict[int, int] = {}
+    first_at: dict[int, str] = {}  # where each stage stands first
+    rows: list[list[StageOperation]] = []
+    pairs = 0
+    for rank, line in enumerate(text.rstrip().split("\n")):
+        rows.append([])
+        for cell, column in _cells(line):
+            where = f"{source}, line {rank + 1} column {column}"
+            found = _parse_cell(cell, where)
+            pairs += len(found) > 1
+            for one in found:
+                if rank_of.setdefault(one.stage, rank) != rank:
+                    raise InvalidInputError(
+                        f"{cell!r} is of stage {one.stage}, in the row of rank {rank}, but rank {rank_of[one.stage]} "
+                        "has it",
+                        where=where,
+                        fix="let each stage be on one rank",
+                    )
+                first_at.setdefault(one.stage, where)
+            rows[-1] += found
+        if not rows[-1]:
+            raise InvalidInputError(
+                f"rank {rank} has no operation", where=f"{source}, line {rank + 1}", fix="give every rank its order"
+            )
+    missing = next((stage for stage in range(len(rank_of)) if stage not in rank_of), None)
+    if missing is not None:
+        last = max(rank_of)
+        what = f"there is an operation of stage {last}, and none of stage {missing} on any rank"
+        raise InvalidInputError(what, where=first_at[last], fix="number the stages from 0, each on one rank")
+    placement = tuple(tuple(sorted({one.stage for one in row})) for row in rows)
+    is_plain = placement == plain_placement(len(rows))
+    orders = (_as_operations(row, several=len(held) > 1) for row, held in zip(rows, placement, strict=True))
+    return TorchOrders(tuple(orders), None if is_plain else placement, pairs)
 
 
-def _orders(plan: Plan) -> list[list[tuple[Kind, int]]]:
-    """The order of each stage of pipeline 0."""
-    return [[(op.kind, op.microbatch) for op in one.operations()] for one in plan.workers if one.pipeline == 0]
+def _as_operations(row: Sequence[StageOperation], several: bool) -> tuple[Operation, ...]:
+    return tuple(Operation(kind, 0, microbatch, stage if several else None) for stage, kind, microbatch in row)
 
 
-def _waits(kind: Kind, stage: int, stages: int) -> bool:
-    """Whether an operation takes a message from another stage."""
-    return stage > 0 if kind == "F" else kind != "W" and stage < stages - 1
+def _orders(plan: Plan, pipeline: int = 0) -> list[list[StageOperation]]:
+    """The order of each rank of a pipeline."""
+    return [
+        [StageOperation(plan.virtual_stage(worker, one), one.kind, one.microbatch) for one in worker.operations()]
+        for worker in plan.workers
+        if worker.pipeline == pipeline
+    ]
+
+
+def _waits(one: StageOperation, stages: int) -> bool:
+    """Whether an operation takes what another stage has made."""
+    return one.stage > 0 if one.kind == "F" else one.kind != "W" and one.stage < stages - 1
 
 
 def _written(rows: Iterable[Iterable[str]]) -> str:
@@ -216,18 +290,16 @@ def _written(rows: Iterable[Iterable[str]]) -> str:
 def _refuse_what_is_no_order(plan: Plan) -> None:
     if plan.optimizer == "staggered":
         raise _cannot_carry("a staggered optimizer", "/optimizer")
-    orders: list[list[list[tuple[Kind, int]]]] = [[] for _ in plan.pipelines]
     for number, worker in enumerate(plan.workers):
         if worker.failed:
             raise _cannot_carry(f"a failed worker ({worker.name})", f"/workers/{number}/failed")
-        operations = worker.operations()
-        rerouted = next((op for op in operations if op.pipeline != worker.pipeline), None)
+        rerouted = next((op for op in worker.operations() if op.pipeline != worker.pipeline), None)
         if rerouted is not None:
             what = f"a re-routed micro-batch ({print_operation(rerouted, worker.pipeline)} on worker {worker.name})"
             raise _cannot_carry(what, f"/workers/{number}/order")
-        orders[worker.pipeline].append([(op.kind, op.microbatch) for op in operations])
-    for k, found in enumerate(orders):
-        if found != orders[0]:
+    first = _orders(plan)
+    for k in range(1, len(plan.pipelines)):
+        if _orders(plan, k) != first:
             raise _cannot_carry(f"pipelines whose orders differ ({k} from 0)", f"/pipelines/{k}")
 
 
@@ -235,25 +307,6 @@ def _cannot_carry(what: str, where: str) -> InvalidInputError:
     return InvalidInputError(
         f"a torch CSV cannot carry {what}", where=where, fix="export a plan of equal pipelines without failures"
     )
-
-
-def _parse_row(line: str, stage: int, source: str) -> list[tuple[Kind, int]]:
-    order = []
-    for cell, column in _cells(line):
-        where = f"{source}, line {stage + 1} column {column}"
-        found, kind, microbatch = _parse_cell(cell, where)
-        if found != stage:
-            raise InvalidInputError(
-                f"{cell!r} is of stage {found}, in the row of rank {stage}",
-                where=where,
-                fix="rank i holds stage i alone; schedules with several stages a rank are not read yet",
-            )
-        order.append((kind, microbatch))
-    if not order:
-        raise InvalidInputError(
-            f"rank {stage} has no operation", where=f"{source}, line {stage + 1}", fix="give every rank its order"
-        )
-    return order
 
 
 def _cells(line: str) -> Iterator[tuple[str, int]]:
@@ -266,16 +319,17 @@ def _cells(line: str) -> Iterator[tuple[str, int]]:
         column += len(cell) + 1
 
 
-def _parse_cell(cell: str, where: str) -> tuple[int, Kind, int]:
-    """(stage, kind, micro-batch) of a cell that is not empty."""
-    match = _OPERATION.fullmatch(cell)
-    if match is not None:
-        stage, kind, microbatch = match.groups()
-        return int(stage), cast(Kind, kind), int(microbatch)
+def _parse_cell(cell: str, where: str) -> list[StageOperation]:
+    """The operation of a cell that is not empty, or the two of a pair."""
+    pair = _PAIR.fullmatch(cell)
+    matches = [_OPERATION.fullmatch(one.strip()) for one in (pair[1].split(";") if pair else [cell])]
+    found = [StageOperation(int(m[1]), cast(Kind, m[2]), int(m[3])) for m in matches if m is not None]
+    if len(found) == len(matches):
+        return found
     foreign = _FOREIGN.fullmatch(cell)
     if foreign is not None:
         raise InvalidInputError(
-            f"{cell!r} is of the kind {foreign[1] or foreign[2]}, which a plan does not hold",
+            f"{cell!r} is of the kind {foreign[1]}, which a plan does not hold",
             where=where,
             fix="give a file of torch's compute_only format, with the operations F, I, W and B",
         )

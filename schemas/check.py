@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FORWARD, INPUT, WEIGHT, FULL = range(4)
-# What an operation adds to the micro-batches that a worker holds whole, and to those of which it holds the stash for W.
-WHOLE, STASHED = np.array([1, -1, 0, -1]), np.array([0, 1, -1, 0])
+# What an operation adds to the micro-batches that a worker holds whole, and to those of which it holds the stash for W;
+# at last what one at another seat adds.
+WHOLE, STASHED = np.array([1, -1, 0, -1, 0]), np.array([0, 1, -1, 0, 0])
+ELSEWHERE = len(KINDS)
 # Predictions may come from another summation order: this much relative difference is rounding, not a lie.
 ROUNDING = 1e-9
 MOST_NAMED = 100_000
@@ -145,6 +147,12 @@ class _OrderColumns(TimedColumns):
         worker, stage = np.array(self.seats).T
         number[worker * depth + stage] = np.arange(len(self.seats))
         return number.take(self.worker * depth + self.stage)
+
+    @cached_property
+    def own_seat(self) -> Ints:
+        """The place of each operation's stage among those of its worker; array of n."""
+        counts = list(map(len, map(self.plan.seats_of, self.plan.workers)))
+        return self.seat - np.repeat(np.cumsum(counts) - counts, self.counts)
 
     @cached_property
     def duration_s(self) -> Floats:
@@ -490,22 +498,18 @@ def _deadlock(table: TimedColumns, blocked: Ints, source: Ints) -> Violation:
 
 def _peak_memory(table: _OrderColumns) -> Floats:
     """Peak activation bytes of each worker of a complete plan; memory peaks right after an F starts."""
-    stages = [table.plan.template_of(table.plan.workers[n].pipeline).stages[stage] for n, stage in table.seats]
-    activation = np.array([stage.activation_bytes for stage in stages], dtype=np.float64)
-    stash = np.array([stage.weight_stash_bytes for stage in stages], dtype=np.float64)
-    first = np.cumsum([0, *map(len, map(table.plan.seats_of, table.plan.workers))])[:-1]
-    own = table.seat - first[table.worker]
-    held = np.zeros(len(table.kind))
-    for number in range(
-        int(own.max(initial=0)) + 1
-    ):  # seat by seat: what is held is counted, sums of bytes would drift
-        here = own == number
+    held = list(map(table.plan.stages_of, table.plan.workers))
+    held_bytes = np.zeros(len(table.kind))
+    for number in range(max(map(len, held))):  # seat by seat: what is held is counted, sums of bytes would drift
+        stages = [own[min(number, len(own) - 1)] for own in held]  # who has fewer seats has no operations there
+        activation = np.array([stage.activation_bytes for stage in stages], dtype=np.float64)
+        stash = np.array([stage.weight_stash_bytes for stage in stages], dtype=np.float64)
+        kind = table.kind if not table.plan.is_placed else np.where(table.own_seat == number, table.kind, ELSEWHERE)
         # Every seat ends with nothing held, so what all before it have added up to does not count against it.
-        whole, stashed = np.cumsum(WHOLE.take(table.kind) * here), np.cumsum(STASHED.take(table.kind) * here)
-        seat = np.minimum(first + number, len(stages) - 1)  # where a worker has fewer, its counts are 0
-        held += whole * np.repeat(activation[seat], table.counts) + stashed * np.repeat(stash[seat], table.counts)
+        whole, stashed = np.cumsum(WHOLE.take(kind)), np.cumsum(STASHED.take(kind))
+        held_bytes += whole * np.repeat(activation, table.counts) + stashed * np.repeat(stash, table.counts)
     peaks = np.zeros(len(table.counts))
-    peaks[table.busy] = np.maximum.reduceat(held, table.first[table.busy])
+    peaks[table.busy] = np.maximum.reduceat(held_bytes, table.first[table.busy])
     return peaks
 
 

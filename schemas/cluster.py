@@ -100,12 +100,12 @@ def seats_of_shape(cluster: Cluster, pp: int, dp: int) -> Seats:
 
 
 def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
-    """Where a plan's workers sit, the failed ones included: a worker on as many GPUs as its stage is split over.
+    """Where a plan's workers sit, the failed ones included: a worker on as many GPUs as its stages are split over.
 
     Raises:
         InfeasibleError: there are fewer GPUs than that.
     """
-    needed = {worker.place: plan.stage_of(worker).tensor_parallel for worker in plan.workers}
+    needed = {worker.place: max(one.tensor_parallel for one in plan.stages_of(worker)) for worker in plan.workers}
     _require_room(cluster, len(needed), sum(needed.values()))
     return _seats(cluster, needed)
 

@@ -9,11 +9,12 @@ stands in it (`under_conditions`).
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, ClassVar
 
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Seconds
+from .placement import links_crossed
 from .plan import Layers, Link, Pipeline, Place, Plan, Stage, Template, name_of
 from .profile import ring_steps
 
@@ -264,7 +265,8 @@ def under_conditions(plan: Plan, slow: Mapping[str, float], link_delay_s: Mappin
         plan: the plan.
         slow: slow-down factor by worker name `k/i`, instead of the plan's own.
         link_delay_s: delay in s by (pipeline or None for all, link), instead of the plan's own. Where stages are placed
-            link i is that between columns i and i+1, and each hop over it takes so long.
+            link i is that between columns i and i+1, and each hop over it takes so long; the way back of a loop, from
+            the last column to the first, is the link behind them.
 
     Raises:
         InvalidInputError: the plan has no such worker or link, or the worker has failed.
@@ -294,13 +296,9 @@ def _pipeline(plan: Plan, number: int, link_delay_s: Mapping[LinkPlace, float]) 
 
 
 def _replaced(template: Template, links: tuple[Link, ...], delays_s: Mapping[int, float]) -> tuple[Link, ...]:
-    """Links with other delays, which are given by the lower of the two columns, neighbours, that a link is between."""
-    ends = (sorted(pair) for pair in pairwise(template.column_of))
-    lower = [one if other == one + 1 else None for one, other in ends]
-    return tuple(
-        link if column is None else Link(delays_s.get(column, link.delay_s))
-        for column, link in zip(lower, links, strict=True)
-    )
+    """Links with other delays, which are given by the numbers of links between columns."""
+    numbers = links_crossed(template)
+    return tuple(Link(delays_s.get(i, link.delay_s)) for i, link in zip(numbers, links, strict=True))
 
 
 def _check_workers(plan: Plan, slow: Mapping[str, float]) -> None:
@@ -315,8 +313,8 @@ def _check_workers(plan: Plan, slow: Mapping[str, float]) -> None:
 def _check_links(plan: Plan, link_delay_s: Mapping[LinkPlace, float]) -> None:
     for pipeline, link in link_delay_s:
         chosen = range(len(plan.pipelines)) if pipeline is None else [pipeline]
-        depths = [len(plan.template_of(k).columns) - 1 for k in chosen if 0 <= k < len(plan.pipelines)]
-        if not depths or not 0 <= link < max(depths):
+        crossed = (links_crossed(plan.template_of(k)) for k in chosen if 0 <= k < len(plan.pipelines))
+        if link < 0 or not any(link in numbers for numbers in crossed):
             place = f"{link}" if pipeline is None else f"{pipeline}/{link}"
             raise InvalidInputError(
                 f"there is no link {place}", where="--link-delay", fix="link i lies between stages i and i+1"

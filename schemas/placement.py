@@ -4,8 +4,10 @@ A loop is the placement of interleaved 1F1B (Narayanan et al., Efficient large-s
 clusters, 2021); a V that of ZB-V and its kin (Qi et al., Pipeline parallelism with controllable memory, 2024).
 """
 
+from itertools import pairwise
+
 from .errors import InvalidInputError
-from .plan import Placement, Plan, plain_placement
+from .plan import Placement, Plan, Template, plain_placement
 from .text import counted
 
 
@@ -32,6 +34,17 @@ def v_placement(columns: int, chunks: int = 2) -> Placement:
     )
 
 
+def links_crossed(template: Template) -> list[int]:
+    """For each hop from virtual stage v to v + 1, the link between columns that it takes; -1 inside a column.
+
+    Link i lies between columns i and i + 1, whichever way; the way between the first and the last of more than two
+    columns, which is a loop's way back, has the number behind them.
+    """
+    columns = len(template.columns)
+    pairs = [sorted(pair) for pair in pairwise(template.column_of)]
+    return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]
+
+
 def placement_words(placement: Placement) -> str:
     """`plain`, `loop, 2 chunks a worker`, `V, 2 chunks a worker`, or the virtual stages of each column: `0,5/1,3/2,4`.
 
@@ -45,6 +58,14 @@ def placement_words(placement: Placement) -> str:
         if placement == made(columns, chunks):
             return f"{name}, {counted(chunks, 'chunk')} a worker"
     return "/".join(",".join(map(str, held)) for held in placement)
+
+
+def placements_of(plan: Plan) -> tuple[str, ...]:
+    """The placements of a plan's pipelines in words, each once; empty where each worker holds one stage."""
+    if not plan.is_placed:
+        return ()
+    used = (plan.template_of(pipeline).columns for pipeline in range(len(plan.pipelines)))
+    return tuple(dict.fromkeys(map(placement_words, used)))
 
 
 def refuse_placed(plan: Plan, command: str) -> None:

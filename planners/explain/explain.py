@@ -9,30 +9,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from math import floor, fsum
+from math import fsum
 from typing import Literal
 
 from ...schemas.orders import print_operation
+from ...schemas.placement import placements_of
 from ...schemas.plan import Plan, place_of
 from ..scheduling.evaluate import ROUNDING as PATH_ROUNDING
 from ..scheduling.evaluate import OrderEvaluation, TimedOperation, evaluate
-from ..scheduling.lower_bound import Bound, lower_bound
-from ..scheduling.one_machine import routes_of
-from ..scheduling.problem import ROUNDING, Problem, codes_of, problem_of
+from ..scheduling.lower_bound import lower_bound
+from ..scheduling.problem import ROUNDING, codes_of, problem_of
 from ..scheduling.solve import Effort
-from .what_if import (
-    MOST_SEARCHES,
-    Alike,
-    Degradations,
-    WhatIfReport,
-    changes_of,
-    one_of_each,
-    short_of_memory,
-    stages_of,
-    troubles_of,
-    what_if,
-    without_limits,
-)
+from .binding import BindingBound, binding_bound
+from .placed import weigh_placed
+from .what_if import MOST_SEARCHES, Degradations, WhatIfReport, changes_of, one_of_each, troubles_of, what_if
 
 # A plan's critical path in parts that a person can follow: who computes what, and which links are waited for.
 #
@@ -100,7 +90,7 @@ class CriticalPath:
     Attributes:
         start_s: where it starts: 0, or the start of the deciding stage's window in a staggered plan.
         stretches: its parts, without a gap between them.
-        stage: the deciding stage, whose all-reduce and optimizer step follow.
+        stage: the deciding stage, or column, whose all-reduce and optimizer step follow.
         allreduce_s: all sums of gradients from the path's end on.
         optimizer_s: of that stage; a synchronous plan's step is that of the slowest stage.
         by_place: the iteration by worker, by link, and what follows; the shares add up to 1.
@@ -245,51 +235,6 @@ HEURISTIC = Effort(solver="heuristic")
 
 
 @dataclass(frozen=True, slots=True)
-class BindingLimit:
-    """A stage's memory limit without which the bound would be lower.
-
-    Attributes:
-        where, stage: the stage in words, and its number.
-        room: how many activations the limit admits.
-        held_s: how long each of them is held at least, from F's start to the end of I or B.
-        bound_without_s: what the bound would be without this limit.
-    """
-
-    where: str
-    stage: int
-    room: int
-    held_s: float
-    bound_without_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class BindingBound:
-    """The argument behind the lower bound: one worker's work, what must come before and what after.
-
-    Attributes:
-        value_s: the bound: the sum of the next three.
-        head_s: when the worker can begin with this work at the earliest.
-        work_s: how long it lasts; nothing else can be done for it by another worker.
-        tail_s: what must follow it.
-        worker: the worker, `k/i`.
-        worker_s: all the worker's work.
-        window: the stage from whose first start a staggered plan's head is counted; None otherwise.
-        memory_s: what memory limits add to the value.
-        limits: those that add something even where all others stay.
-    """
-
-    value_s: float
-    head_s: float
-    work_s: float
-    tail_s: float
-    worker: str
-    worker_s: float
-    window: int | None
-    memory_s: float
-    limits: tuple[BindingLimit, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Busiest:
     """Where the busiest worker's iteration goes; the times after `worker` add up to the iteration time.
 
@@ -326,7 +271,9 @@ class Explanation:
         microbatches, workers: of all pipelines; workers that have not failed.
         alike: the pipelines, those that are alike together; of these the first is told of.
         path: the critical path.
-        bound: the argument behind the lower bound, where it is not the plan's or the search's own.
+        placements: what workers hold, in words; empty where each holds one stage.
+        bound: the argument behind the lower bound, where it is not the plan's or the search's own; None for pipelines
+            of unlike placements, as is `what_if`.
         busiest: where the busiest worker's time goes.
         what_if: what other orders and other conditions are worth.
         troubles: what a joint plan does about dead and slow workers and slow links; None without any, or for others.
@@ -342,10 +289,11 @@ class Explanation:
     microbatches: int
     workers: int
     alike: tuple[tuple[int, ...], ...]
+    placements: tuple[str, ...]
     path: CriticalPath
-    bound: BindingBound
+    bound: BindingBound | None
     busiest: Busiest
-    what_if: WhatIfReport
+    what_if: WhatIfReport | None
     troubles: Degradations | None
 
 
@@ -361,13 +309,19 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         InvalidInputError: the orders deadlock; `schemas.check` says what else can be wrong with a plan.
     """
     alike = one_of_each(plan)
-    evaluation, problem = evaluate(alike.plan), problem_of(alike.plan)
+    evaluation = evaluate(alike.plan)
     names = [alike.names_of(number)[0] for number in range(len(alike.plan.workers))]
-    bound = lower_bound(problem)
-    found = what_if(problem, codes_of(alike.plan, problem), changes_of(alike, problem), effort, searches)
+    bound: BindingBound | None
+    found: WhatIfReport | None
+    if plan.is_placed:
+        bound, found = weigh_placed(alike, names, effort, searches)
+    else:
+        problem = problem_of(alike.plan)
+        bound = binding_bound(alike, problem, lower_bound(problem), names)
+        found = what_if(problem, codes_of(alike.plan, problem), changes_of(alike, problem), effort, searches)
     iteration_s = evaluation.iteration_time_s
     stated_s = plan.prediction.lower_bound_s if plan.prediction else 0.0
-    bound_s = max(bound.value_s, found.lower_bound_s, stated_s)
+    bound_s = max(stated_s, bound.value_s if bound else 0.0, found.lower_bound_s if found else 0.0)
     best_s = iteration_s if bound_s >= iteration_s * (1 - ROUNDING) else bound_s
     # The share of the iteration in which the average live worker computes nothing.
     busy_s = room_s = 0.0
@@ -377,7 +331,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
             busy_s += many * sum(timed.end_s - timed.start_s for timed in row)
             room_s += many * evaluation.iteration_time_s
     return Explanation(
-        counts="period" if problem.staggered else "makespan",
+        counts="period" if plan.optimizer == "staggered" else "makespan",
         iteration_time_s=iteration_s,
         makespan_s=evaluation.makespan_s,
         period_s=evaluation.period_s,
@@ -387,55 +341,13 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         microbatches=plan.total_microbatches(),
         workers=len(plan.live_workers()),
         alike=alike.pipelines,
+        placements=placements_of(plan),
         path=critical_path(evaluation, names),
-        bound=_binding_bound(alike, problem, bound, names),
-        busiest=_busiest(evaluation, bound.worker, names),
+        bound=bound,
+        busiest=_busiest(evaluation, names.index(bound.worker) if bound else 0, names),
         what_if=found,
-        troubles=troubles_of(plan),
+        troubles=None if plan.is_placed else troubles_of(plan),
     )
-
-
-def _binding_bound(alike: Alike, problem: Problem, bound: Bound, names: list[str]) -> BindingBound:
-    members = problem.workers.group.tolist()
-    window = None if bound.window is None else alike.plan.workers[members.index(bound.window)].stage
-    # All of a worker's operations, in s.
-    jobs = problem.jobs_of[bound.worker]
-    forward_s, weight_s = problem.workers.forward_s[bound.worker], problem.workers.weight_s[bound.worker]
-    split = problem.split[:, problem.workers.stage[bound.worker]]
-    return BindingBound(
-        value_s=bound.value_s,
-        head_s=bound.head_s,
-        work_s=bound.work_s,
-        tail_s=bound.tail_s,
-        worker=names[bound.worker],
-        worker_s=fsum(
-            float(forward_s)
-            + problem.backward_s(bound.worker, bool(split[job]))
-            + float(weight_s if split[job] else 0.0)
-            for job in jobs
-        ),
-        window=window,
-        memory_s=bound.value_s - bound.unlimited_s if bound.raised_by_memory else 0.0,
-        limits=tuple(_binding_limits(alike, problem, bound)) if bound.raised_by_memory else (),
-    )
-
-
-def _binding_limits(alike: Alike, problem: Problem, bound: Bound) -> Iterator[BindingLimit]:
-    for where, stage, members in stages_of(alike.plan):
-        if short_of_memory(problem, members):
-            without_s = lower_bound(without_limits(problem, members)).value_s
-            if without_s < bound.value_s * (1 - ROUNDING):
-                workers = problem.workers
-                room = floor(
-                    min(float(workers.limit_bytes[n] / workers.activation_bytes[n]) for n in members) * (1 + ROUNDING)
-                )
-                held_s = min(
-                    route.chain.forward_s[at] + route.chain.round_trip_s(at) + route.chain.backward_s[at]
-                    for route in routes_of(problem)
-                    for at, worker in enumerate(route.workers)
-                    if worker in members
-                )
-                yield BindingLimit(where, stage, room, held_s, without_s)
 
 
 def _busiest(evaluation: OrderEvaluation, preferred: int, names: list[str]) -> Busiest:

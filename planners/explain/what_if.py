@@ -8,10 +8,11 @@ hardly ever taken for a better machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -246,14 +247,15 @@ def changes_of(alike: Alike, problem: Problem) -> list[Changed]:
 
 
 def stages_of(plan: Plan) -> Iterator[tuple[str, int, Members]]:
-    """Each stage of each template that is in use: what to call it, its number, and its live workers."""
+    """Each stage, or column, of each template that is in use: what to call it, its number, and its live workers."""
     found: dict[tuple[str, int], Members] = {}
     for number, worker in enumerate(plan.workers):
         if not worker.failed:
             found.setdefault((plan.pipelines[worker.pipeline].template, worker.stage), []).append(number)
     several = len({template for template, _ in found}) > 1
+    noun = "column" if plan.is_placed else "stage"
     for (template, stage), members in found.items():
-        yield f"stage {stage}" + (f" of template {template}" if several else ""), stage, members
+        yield f"{noun} {stage}" + (f" of template {template}" if several else ""), stage, members
 
 
 def short_of_memory(problem: Problem, members: Sequence[int]) -> bool:
@@ -393,8 +395,43 @@ class WhatIfReport:
     tried: int
 
 
+class Means(NamedTuple):
+    """What orders of problems of a kind are weighed by; P is such a problem, O are orders for it.
+
+    Attributes:
+        value_s: (P, O): the makespan, or period, in s.
+        bound_s: (P): what no orders undercut, without a search.
+        solve: (P, effort): orders, with `orders`, `value_s` and `bound_s`; raises InfeasibleError.
+        valid_s: (P, O, below_s): the value of orders that were found for another problem; infinite where they are
+            beyond a memory limit, or where their value is not below `below_s`.
+    """
+
+    value_s: Callable[[Any, Any], float]
+    bound_s: Callable[[Any], float]
+    solve: Callable[[Any, Effort], Any]
+    valid_s: Callable[[Any, Any, float], float]
+
+
+def _valid_s(problem: Problem, orders: Orders, below_s: float) -> float:
+    retimer = Retimer(problem)
+    found_s = retimer.value_s(orders)
+    reaches = [(worker, retimer.reach(worker)) for worker, order in enumerate(orders) if len(order)]
+    fits = found_s < below_s and all(retimer.fits(worker, reach[0], reach[-1]) for worker, reach in reaches)
+    return found_s if fits else math.inf
+
+
+PLAIN = Means(
+    value_s, lambda problem: lower_bound(problem).value_s, lambda problem, effort: solve(problem, effort), _valid_s
+)
+
+
 def what_if(
-    problem: Problem, orders: Orders, changes: Sequence[Changed], effort: Effort, searches: int = MOST_SEARCHES
+    problem: Any,
+    orders: Any,
+    changes: Sequence[tuple[Change, Any]],
+    effort: Effort,
+    searches: int = MOST_SEARCHES,
+    means: Means = PLAIN,
 ) -> WhatIfReport:
     """Measure changes; orders are searched for the most promising ones, as far as the problem's size allows.
 
@@ -404,9 +441,10 @@ def what_if(
         changes: what to try, all of them relaxations.
         effort: how hard to search.
         searches: how many problems orders are searched for at most, the unchanged one among them.
+        means: what problems of this kind are weighed by.
     """
-    own = _Trial(problem, orders)
-    trials = [_Trial(changed, orders) for _, changed in changes]
+    own = _Trial(problem, orders, means)
+    trials = [_Trial(changed, orders, means) for _, changed in changes]
     affordable = max(BUDGET_OPERATIONS // problem.operations, FEWEST_SEARCHES)
     searches = min(searches, affordable if problem.operations <= MOST_OPERATIONS else 0)
     if searches and own.open and own.search(effort):
@@ -424,11 +462,12 @@ def what_if(
 class _Trial:
     """A problem, and the best orders known for it."""
 
-    def __init__(self, problem: Problem, orders: Orders) -> None:
+    def __init__(self, problem: Any, orders: Any, means: Means) -> None:
         self.problem = problem
         self.orders = orders
-        self.value_s = self.first_s = value_s(problem, orders)
-        self.bound_s = self.simple_bound_s = min(lower_bound(problem).value_s, self.value_s)
+        self._means = means
+        self.value_s = self.first_s = means.value_s(problem, orders)
+        self.bound_s = self.simple_bound_s = min(means.bound_s(problem), self.value_s)
         self.searched = False
 
     @property
@@ -443,14 +482,18 @@ class _Trial:
     def search(self, effort: Effort) -> bool:
         """Search for orders; returns whether better ones were found."""
         try:
-            found = solve(self.problem, effort)
+            found = self._means.solve(self.problem, effort)
         except InfeasibleError:  # the checker grants a limit some rounding, the rules do not
             return False
         self.searched = True
         self.bound_s = max(self.bound_s, min(found.bound_s, found.value_s))
         return self.take(found.orders, found.value_s)
 
-    def take(self, orders: Orders, found_s: float) -> bool:
+    def valid_s(self, orders: Any) -> float:
+        """The time of orders of another problem, if they are better; else infinite."""
+        return self._means.valid_s(self.problem, orders, self.value_s)
+
+    def take(self, orders: Any, found_s: float) -> bool:
         """Keep orders if they are better."""
         better = found_s < self.value_s
         if better:
@@ -480,12 +523,7 @@ class _Trial:
 def _share(found: _Trial, others: Sequence[_Trial]) -> None:
     """Time the orders that were found for one problem on others."""
     for other in others:
-        retimer = Retimer(other.problem)
-        found_s = retimer.value_s(found.orders)
-        reaches = [(worker, retimer.reach(worker)) for worker, order in enumerate(found.orders) if len(order)]
-        # In time, and within the memory limits.
-        if found_s < other.value_s and all(retimer.fits(worker, reach[0], reach[-1]) for worker, reach in reaches):
-            other.take(found.orders, found_s)
+        other.take(found.orders, other.valid_s(found.orders))
 
 
 def _promise_s(effect: ChangeEffect) -> float:
@@ -545,7 +583,7 @@ def one_of_each(plan: Plan) -> Alike:
     for k, members in groupby(orders, lambda pair: pair[0].pipeline):
         pipeline = list(members)
         slow = tuple(worker.slowdown or 1.0 for worker, _ in pipeline)
-        tokens = tuple(tuple((op.kind, op.microbatch) for op in operations) for _, operations in pipeline)
+        tokens = tuple(tuple((op.kind, op.microbatch, op.stage) for op in operations) for _, operations in pipeline)
         alike = found.setdefault((plan.pipelines[k].template, plan.links_of(k), slow, tokens), [])
         if not alike:
             kept.append(pipeline)

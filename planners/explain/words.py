@@ -6,18 +6,11 @@ from textwrap import wrap
 
 from ...schemas.plan import Plan
 from ...schemas.quantities import print_bytes, print_percent, print_time
-from ...schemas.text import counted
+from ...schemas.text import counted, joined
+from ..choosing import comparison
 from ..greyhound.mitigate import topology_words
-from .explain import (
-    BindingBound,
-    BindingLimit,
-    Busiest,
-    CriticalPath,
-    Explanation,
-    Leg,
-    PathSegment,
-    Share,
-)
+from .binding import BindingBound, BindingLimit
+from .explain import Busiest, CriticalPath, Explanation, Leg, PathSegment, Share
 from .what_if import Change, ChangeEffect, Degradations, DelayedLink, UnevenStage, WhatIfReport
 
 WIDTH = 98
@@ -40,9 +33,12 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
     Args:
         told: what `explain` found.
         plan: the plan that it is of, if what this says of itself is to be told as well: over which routings its bound
-            is, and who sits where.
+            is, what other placements were worth, and who sits where.
     """
-    sections = [_headline(told), _path(told), _bound(told.bound, told), _busiest(told.busiest, told), _what_if(told)]
+    sections = [_headline(told), _path(told)]
+    sections += [_bound(told.bound, told)] if told.bound is not None else []
+    sections += [_busiest(told.busiest, told)]
+    sections += [_what_if(told.what_if, told)] if told.what_if is not None else []
     if told.troubles is not None:
         sections.insert(1, _troubles(told.troubles, told))
     lines = [line for section in sections for line in (*section, "")][:-1]
@@ -52,6 +48,9 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
             lines += ["", f"{bound} is for the routing taken: micro-batches on other workers might take less."]
         else:
             lines += ["", f"{bound} is over all routings: nor would micro-batches on other workers take less."]
+    compared = list(comparison(plan)) if plan is not None else []
+    if compared:
+        lines += ["", "What each placement is worth", *(f"{INDENT}{line}" for line in compared)]
     seats = topology_words(plan) if plan is not None else []
     if seats:
         lines += ["", "Who sits where, and what it is worth", *(f"  {line}" for line in seats)]
@@ -67,6 +66,8 @@ def _headline(told: Explanation) -> Lines:
         yield f"No order of these operations takes less than {print_time(told.lower_bound_s)} (proven); {above}."
     else:
         yield "No order of these operations takes less: it is proven optimal."
+    if told.placements:
+        yield f"What each worker holds: {joined(told.placements)}."
     for members in told.alike:
         if len(members) > 1:
             yield f"{_listed('Pipeline', members)} are alike: what is said of {members[0]} holds for each."
@@ -131,11 +132,16 @@ def _more(time_s: float, than_s: float) -> str:
 def _path(told: Explanation) -> Lines:
     path = told.path
     yield "Critical path: what follows on what without a pause" + (
-        f", in the window of stage {path.stage}" if told.counts == "period" else ""
+        f", in the window of {_noun(told)} {path.stage}" if told.counts == "period" else ""
     )
-    yield from _columns([*_abridged(path), *_after(path)])
+    yield from _columns([*_abridged(path), *_after(path, _noun(told))])
     yield from _wrapped(f"by place:  {_shares(path.by_place)}")
     yield from _wrapped(f"by kind:   {_shares(path.by_kind)}")
+
+
+def _noun(told: Explanation) -> str:
+    """What the workers of one number hold."""
+    return "column" if told.placements else "stage"
 
 
 def _abridged(path: CriticalPath) -> Iterator[Row]:
@@ -173,9 +179,9 @@ def _leg(leg: Leg, once: bool = True) -> str:
     return f"worker {leg.workers[0]} runs {leg.first if once and leg.first == leg.last else runs}{waited}"
 
 
-def _after(path: CriticalPath) -> Iterator[Row]:
+def _after(path: CriticalPath, noun: str) -> Iterator[Row]:
     if path.allreduce_s:
-        yield "", f"all-reduce of stage {path.stage}", print_time(path.allreduce_s)
+        yield "", f"all-reduce of {noun} {path.stage}", print_time(path.allreduce_s)
     if path.optimizer_s:
         yield "", "optimizer step", print_time(path.optimizer_s)
 
@@ -188,13 +194,7 @@ def _shares(shares: Sequence[Share]) -> str:
 
 def _bound(bound: BindingBound, told: Explanation) -> Lines:
     yield f"The bound that binds: worker {bound.worker}"
-    whole = bound.work_s >= bound.worker_s * (1 - ROUNDING)
-    part = "All" if whole else f"{print_time(bound.work_s)} of"
-    work = f"{part} its {print_time(bound.worker_s)} of work"
-    start = "" if bound.window is None else f" after the first start of stage {bound.window}"
-    head = f"cannot begin before {print_time(bound.head_s)}{start}" if bound.head_s else f"must be done{start}"
-    tail = f", and {print_time(bound.tail_s)} must follow" if bound.tail_s else ""
-    yield from _wrapped(f"{work} {head}{tail}: no order takes less than {print_time(bound.value_s)}.")
+    yield from _wrapped(f"{_argument(bound, _noun(told))}: no order takes less than {print_time(bound.value_s)}.")
     if bound.memory_s:
         several = "" if bound.limits else ", though none of them alone"
         yield from _wrapped(f"Memory limits add {print_time(bound.memory_s)} of this{several}.")
@@ -205,11 +205,34 @@ def _bound(bound: BindingBound, told: Explanation) -> Lines:
         yield from _wrapped(f"{better} proves more than this argument: {print_time(told.lower_bound_s)}.")
 
 
+def _argument(bound: BindingBound, noun: str) -> str:
+    """Why a worker cannot be done sooner."""
+    start = "" if bound.window is None else f" after the first start of {noun} {bound.window}"
+    tail = f", and {print_time(bound.tail_s)} must follow" if bound.tail_s else ""
+    if bound.argument == "area":
+        before = f", from {print_time(bound.head_s)}{start} on" if bound.head_s else start
+        held = f"what it must hold of all micro-batches, each from its F to the end of its W or B{before},"
+        return f"Its memory limit has no room for {held} in less than {print_time(bound.work_s)}{tail}"
+    if bound.argument == "ramps":
+        limit = "Its memory limit does not admit all its forwards at once"
+        first = f"its first I or B is no sooner than {print_time(bound.head_s)}{start}"
+        work = f"{print_time(bound.work_s)} of its {print_time(bound.worker_s)} of work"
+        return f"{limit}; {first}, and {work} fit neither before it nor behind its last F{tail}"
+    whole = bound.work_s >= bound.worker_s * (1 - ROUNDING)
+    part = "All" if whole else f"{print_time(bound.work_s)} of"
+    work = f"{part} its {print_time(bound.worker_s)} of work"
+    head = f"cannot begin before {print_time(bound.head_s)}{start}" if bound.head_s else f"must be done{start}"
+    return f"{work} {head}{tail}"
+
+
 def _limit(limit: BindingLimit) -> str:
-    room = counted(limit.room, "micro-batch", "es")
-    held = f"each is held for at least {print_time(limit.held_s)}, from its F to the end of its I or B"
+    if limit.held_s is None:
+        room = f"{counted(limit.room, 'activation')} of its largest virtual stage"
+    else:
+        held = f"each is held for at least {print_time(limit.held_s)}, from its F to the end of its I or B"
+        room = f"{counted(limit.room, 'micro-batch', 'es')}, and {held}"
     without = f"Without this limit the bound would be {print_time(limit.bound_without_s)}"
-    return f"The memory limit of {limit.where} binds: it has room for {room}, and {held}. {without}."
+    return f"The memory limit of {limit.where} binds: it has room for {room}. {without}."
 
 
 def _busiest(busiest: Busiest, told: Explanation) -> Lines:
@@ -233,8 +256,8 @@ def _busiest(busiest: Busiest, told: Explanation) -> Lines:
     )
 
 
-def _what_if(told: Explanation) -> Lines:
-    found, iteration_s = told.what_if, told.iteration_time_s
+def _what_if(found: WhatIfReport, told: Explanation) -> Lines:
+    iteration_s = told.iteration_time_s
     yield "What would help most"
     least_s, little_s = SMALLEST * iteration_s, LITTLE * iteration_s
     shown = [effect for effect in found.effects if effect.saved_s > least_s][:MOST_EFFECTS]

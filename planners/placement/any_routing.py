@@ -20,7 +20,7 @@ import numpy as np
 from ..scheduling.exact_solver import common_unit
 from .bounds import FINEST, ROUNDING, HeldJobs, SeatBound, frames_of, most_work_s, with_any_split
 from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
-from .seat_chains import Frame, SeatChain, SeatTimes, seat_times
+from .seat_chains import Frame, FramedTimes, SeatChain, seat_times
 
 if TYPE_CHECKING:
     from ...schemas.plan import Plan
@@ -47,7 +47,7 @@ def routing_bound(plan: Plan, home: PlacedProblem) -> SeatBound:
     best: SeatBound | None = None
     for number, frame in enumerate(frames):
         for column, seats in enumerate(home.seats):
-            if frame.window in (None, column):
+            if seats[0] >= frame.first:
                 found = _column_bound(home, quickest, times, (number, frame), (column, seats))
                 best = found if best is None or found.value_s > best.value_s else best
     assert best is not None
@@ -84,7 +84,7 @@ def _quickest(plan: Plan, home: PlacedProblem) -> SeatChain:
 def _column_bound(
     home: PlacedProblem,
     quickest: SeatChain,
-    times: SeatTimes,
+    times: FramedTimes,
     framed: tuple[int, Frame],
     own: tuple[int, Sequence[int]],
 ) -> SeatBound:
@@ -95,12 +95,13 @@ def _column_bound(
     rounds_s = seconds[..., :KINDS].sum(axis=2) if home.split.all() else seconds[..., [FORWARD, KINDS]].sum(axis=2)
     share_s = _least_share_s(rounds_s, home.jobs)
     parts = {v: times.part(number, v, 1) for v in seats}
-    unlimited = max(_alone(parts, quickest, seats), _shared(parts, share_s), key=sum)
+    is_own = frame.window in (None, column)
+    unlimited = max(_alone(parts, quickest, seats), _shared(parts, share_s), key=sum) if is_own else (0.0, 0.0, 0.0)
     unlimited_s = sum(unlimited)
     least: SeatBound | None = None
     for worker in workers:
         found = SeatBound(unlimited_s, worker, frame.window, "one machine", *unlimited, unlimited_s)
-        for head_s, work_s, tail_s in _ramps(home, worker, seats, parts, share_s):
+        for head_s, work_s, tail_s in _ramps(home, worker, seats, parts, share_s, is_own=is_own):
             value_s = head_s + work_s + tail_s
             if value_s > found.value_s * (1 + ROUNDING):
                 found = SeatBound(value_s, worker, frame.window, "ramps", head_s, work_s, tail_s, unlimited_s)
@@ -130,9 +131,12 @@ def _alone(parts: dict[int, Part], quickest: SeatChain, seats: Sequence[int]) ->
 
 
 def _ramps(
-    home: PlacedProblem, worker: int, seats: Sequence[int], parts: dict[int, Part], share_s: float
+    home: PlacedProblem, worker: int, seats: Sequence[int], parts: dict[int, Part], share_s: float, *, is_own: bool
 ) -> Iterator[tuple[float, float, float]]:
-    """Head, work between and tail of a worker with this share, where its limit does not hold it all at once."""
+    """Head, work between and tail of a worker with this share, where its limit does not hold it all at once.
+
+    Another column's window has to contain what lies before the last ramp, W among it, but no W after it.
+    """
     limit_bytes, split = float(home.limit_bytes[worker]), bool(home.split.all())
     if limit_bytes == inf:
         return
@@ -147,12 +151,13 @@ def _ramps(
         leaving += [HeldJobs(w, size, home.jobs) for (_, _, w, _), size in zip(costs, stashes, strict=True)]
     first_s = most_work_s([HeldJobs(f, size, home.jobs) for (f, _), size in sized], limit_bytes)
     last_s = most_work_s(leaving, limit_bytes)
-    begun_s, _, ended_s = _shared(parts, share_s)
+    begun_s = min(float(heads_s[FORWARD, 0]) for heads_s, _ in parts.values())
     turned_s = min(float(heads_s[BACKWARD, 0]) for heads_s, _ in parts.values())
     entered_s = min(float(tails_s[FORWARD, 0]) for _, tails_s in parts.values())
     yield turned_s, max(0.0, share_s - first_s - last_s), entered_s
-    yield turned_s, max(0.0, share_s - first_s), ended_s
     yield begun_s, max(0.0, share_s - last_s), entered_s
+    if is_own:
+        yield turned_s, max(0.0, share_s - first_s), _shared(parts, share_s)[2]
 
 
 def _least_share_s(rounds_s: Floats, jobs: int) -> float:

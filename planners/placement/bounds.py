@@ -1,6 +1,6 @@
 """Lower bounds on the makespan and the period of any orders for a placed problem.
 
-Three arguments, each about one worker with all its seats, and its operations' heads and tails (seat_chains.py). The
+Four arguments, each about one worker with all its seats, and its operations' heads and tails (seat_chains.py). The
 makespan counts both from the iteration's start and to its end; the period from a column's first start and to the end of
 its own last operation, all-reduce and step included, and leaves out the virtual stages before the column's first.
 
@@ -10,6 +10,10 @@ its own last operation, all-reduce and step included, and leaves out the virtual
   F follows, it runs nothing but I and W of what is held then: work B at most. What is left lies between the two, so
   the value is at least h + (work - A - B) + q; and likewise with one ramp only, from its least head, or to its least
   tail. A and B are knapsacks, of fractions, the limit rounded down to what sizes can add up to.
+* **Turns**: from F at its seat i to the end of I at its last one a micro-batch gives nothing back, and at some time of
+  that holds its activations of all seats, A in sum, while all others hold those of the seats up to i at least, a. So no
+  more than 1 + (limit - A) / a are on this way at once, and of M as many as are not come one after the other. What they
+  give back first is a stash, after some W: where stashes are as large, that W lies between two of them, too.
 * **Area**: each micro-batch holds its activation from the start of F to the end of I, for a way down the later virtual
   stages and back at least, then its stash for W. In the time from the first start to the last end no more fits than the
   limit times it.
@@ -28,17 +32,18 @@ import numpy as np
 
 from ..scheduling.exact_solver import common_unit
 from ..scheduling.one_machine import Machine, Queue, Solved, Spot, most_binding
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_placed_problem
 from .seat_chains import Frame, SeatChain, seat_routes_of, seat_times
 
 if TYPE_CHECKING:
+    from ...schemas.plan import Plan
     from .problem import Floats, PlacedProblem
 
 ROUNDING = 1e-9  # as the checker takes limits
 FINEST = 1e-4  # of the largest size: units of memory below this are not looked for
 MOST_STEPS = 150_000  # of Jackson's schedules, some hundredths of a second
 
-Argument = Literal["one machine", "ramps", "area", "no room"]
+Argument = Literal["one machine", "ramps", "turns", "area", "no room"]
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,15 @@ class SeatBound:
 
     The value is the sum of `head_s`, `work_s` and `tail_s`. By one machine these are of the worker's critical
     operations; by ramps, `work_s` is what lies between them, with `head_s` before the first I, `tail_s` after the last
-    F; by area, the least time in which its limit has room for all. Where a limit does not admit a single micro-batch
+    F; by turns, what those take that come one after the other; by area, the least time in which its limit has room for
+    all. Where a limit does not admit a single micro-batch
     there are no orders: the value is infinite, as is the head.
 
     Attributes:
         value_s: no orders of the problem's routing have a smaller makespan or period, in s.
         worker: its number.
         window: the column whose window is bounded, from whose first start heads are counted; None for the makespan.
-        argument: which of the three; "no room" where there are no orders.
+        argument: which of the four; "no room" where there are no orders.
         head_s, work_s, tail_s: all-reduce and optimizer step are in the tail.
         unlimited_s: what the value would be without memory limits.
     """
@@ -92,6 +98,15 @@ def lower_bound(problem: PlacedProblem) -> SeatBound:
                 window, worker = view.spot
                 best = SeatBound(value_s, worker, window, argument, head_s, work_s, tail_s + step_s, unlimited_s)
     return best
+
+
+def bound_of(plan: Plan) -> float:
+    """What no orders of a valid plan undercut, by its routing, in s; 0 for pipelines of unlike templates."""
+    used = tuple(one for one in plan.templates if any(pipeline.template == one.name for pipeline in plan.pipelines))
+    if len(used) > 1:
+        return 0.0
+    problem, _ = ordered_placed_problem(replace(plan, templates=used))
+    return lower_bound(problem).value_s
 
 
 def _most_binding(views: Sequence[_View]) -> Solved:
@@ -181,21 +196,26 @@ def _views(problem: PlacedProblem, frames: Sequence[Frame]) -> Iterator[_View]:
     longest_s = -inf
     for number in sorted(range(len(frames)), key=lambda number: frames[number].first):
         frame = frames[number]
-        parts: dict[int, list[_Part]] = {}
-        for route in routes:
+        parts: dict[int, list[_SeatJobs]] = {}
+        numbers: dict[int, list[int]] = {}
+        for n, route in enumerate(routes):
             for stage in range(frame.first, problem.stages):
-                parts.setdefault(route.workers[stage], []).append(_Part(route.chain, stage, route.count))
+                parts.setdefault(route.workers[stage], []).append(_SeatJobs(route.chain, stage, route.count))
+                numbers.setdefault(route.workers[stage], []).append(n)
         for worker, own in parts.items():
             is_own = frame.window is None or problem.worker_column[worker] == frame.window
             key = (number, is_own, float(problem.limit_bytes[worker]), *own)
             if key not in seen and (is_own or max(frame.ends_s) > longest_s):
                 seen.add(key)
-                seats = [_Seat(part, *times[part.chain].part(number, part.stage, part.jobs)) for part in own]
+                seats = [
+                    _Seat(part, n, *times[part.chain].part(number, part.stage, part.jobs))
+                    for part, n in zip(own, numbers[worker], strict=True)
+                ]
                 yield _View(problem, (frame.window, worker), seats, is_own)
         longest_s = max(longest_s, *frame.ends_s)
 
 
-class _Part(NamedTuple):
+class _SeatJobs(NamedTuple):
     """Identical micro-batches at one seat: their chain, the virtual stage, and how many there are."""
 
     chain: SeatChain
@@ -204,9 +224,10 @@ class _Part(NamedTuple):
 
 
 class _Seat(NamedTuple):
-    """Identical micro-batches at one seat with their heads and tails, kinds x micro-batches."""
+    """Identical micro-batches at one seat, the number of their route, and heads and tails, kinds x micro-batches."""
 
-    part: _Part
+    part: _SeatJobs
+    route: int
     heads_s: Floats
     tails_s: Floats
 
@@ -222,9 +243,14 @@ class _Seat(NamedTuple):
         return forward, backward, weight and self.is_split
 
     @property
+    def all_seconds(self) -> tuple[float, float, float]:
+        """What F, I and W take."""
+        return self.part.chain.seconds[self.part.stage]
+
+    @property
     def seconds(self) -> tuple[float, float, float]:
         """What F, I and W take of what has to be over."""
-        f, b, w = (s * must for s, must in zip(self.part.chain.seconds[self.part.stage], self.must_end, strict=True))
+        f, b, w = (s * must for s, must in zip(self.all_seconds, self.must_end, strict=True))
         return f, b, w
 
 
@@ -263,10 +289,12 @@ class _View:
         ]
 
     def under_its_limit(self) -> Iterator[tuple[Argument, tuple[float, float, float]]]:
-        """What ramps and area say, as head, work and tail."""
+        """What ramps, turns and area say, as head, work and tail."""
         if self._limit_bytes < inf:
             for found in self._ramps():
                 yield "ramps", found
+            for found in self._turns():
+                yield "turns", found
             if self._is_whole:
                 yield "area", self._area()
 
@@ -276,6 +304,17 @@ class _View:
         if float(np.dot(self._activation_bytes, counts)) <= self._limit_bytes * (1 + ROUNDING):
             return
         costs = [seat.seconds for seat in self._seats]
+        yield from self._ramps_of(costs, counts)
+        if not self._is_whole:
+            # W need not end within another column's window. But those of what is not held any more have, whatever F
+            # comes last: they lie before the last ramp.
+            turned, _, begun = self._ramps_of([seat.all_seconds for seat in self._seats], counts)
+            yield from (turned, begun)
+
+    def _ramps_of(
+        self, costs: Sequence[tuple[float, float, float]], counts: Sequence[int]
+    ) -> Iterator[tuple[float, float, float]]:
+        """Ramps in which F, I and W count so much."""
         work_s = sum(count * sum(cost) for count, cost in zip(counts, costs, strict=True))
         sized = list(zip(costs, self._activation_bytes, counts, strict=True))
         entering = [HeldJobs(f, size, count) for (f, _, _), size, count in sized]
@@ -290,14 +329,52 @@ class _View:
         yield turned_s, max(0.0, work_s - first_s), ended_s
         yield begun_s, max(0.0, work_s - last_s), entered_s
 
+    def _turns(self) -> Iterator[tuple[float, float, float]]:
+        """From F at each of its seats, of micro-batches that have the same ones, to the end of I at the last of these.
+
+        Without W, and with the first W, before whose end nothing is given back if stashes are as large as activations.
+        """
+        of_route: dict[int, list[_Seat]] = {}
+        for seat in self._seats:
+            of_route.setdefault(seat.route, []).append(seat)
+        alike: dict[tuple[int, ...], list[list[_Seat]]] = {}
+        for seats in of_route.values():
+            alike.setdefault(tuple(seat.part.stage for seat in seats), []).append(seats)
+        sizes = zip(self._seats, self._activation_bytes, self._stash_bytes, strict=True)
+        bytes_of = {seat.part.stage: (activation_bytes, stash_bytes) for seat, activation_bytes, stash_bytes in sizes}
+        for stages, group in alike.items():
+            first_w_s = min(seat.all_seconds[WEIGHT] for seats in group for seat in seats)
+            is_split = all(seat.is_split for seats in group for seat in seats)
+            for first in range(len(stages)):
+                yield self._turns_from(group, first, [bytes_of[stage][0] for stage in stages], 0.0)
+                if is_split:
+                    yield self._turns_from(group, first, [min(bytes_of[stage]) for stage in stages], first_w_s)
+
+    def _turns_from(
+        self, group: Sequence[Sequence[_Seat]], first: int, kept_bytes: Sequence[float], more_s: float
+    ) -> tuple[float, float, float]:
+        """How long all take from the F at seat `first` on, if each lasts `more_s` longer than to the end of its I."""
+        held_bytes, all_bytes = sum(kept_bytes[: first + 1]), sum(kept_bytes)
+        jobs = sum(seats[0].part.jobs for seats in group)
+        turns = 1
+        if held_bytes > 0:
+            room_bytes = max(0.0, self._limit_bytes * (1 + ROUNDING) - all_bytes)
+            turns = -(-jobs // (1 + floor(room_bytes / held_bytes * (1 + ROUNDING))))
+        way_s = min(seats[0].part.chain.way_s(seats[first].part.stage, seats[-1].part.stage) for seats in group)
+        begun_s = min(float(seats[first].heads_s[FORWARD, 0]) for seats in group)
+        ended_s = min(float(seats[-1].tails_s[BACKWARD, -1]) for seats in group)
+        return begun_s, turns * way_s + (turns - 1) * more_s, ended_s
+
     def _area(self) -> tuple[float, float, float]:
         """The least time in which the limit has room for all."""
         held = 0.0
         for seat, activation_bytes, stash_bytes in zip(
             self._seats, self._activation_bytes, self._stash_bytes, strict=True
         ):
-            stashed = stash_bytes * seat.part.chain.seconds[seat.part.stage][WEIGHT] if seat.is_split else 0.0
-            held += seat.part.jobs * (activation_bytes * seat.part.chain.round_trip_s(seat.part.stage) + stashed)
+            stashed = stash_bytes * seat.all_seconds[WEIGHT] if seat.is_split else 0.0
+            held += seat.part.jobs * (
+                activation_bytes * seat.part.chain.way_s(seat.part.stage, seat.part.stage) + stashed
+            )
         begun_s = min(float(seat.heads_s[FORWARD, 0]) for seat in self._seats)
         ended_s = min(float(queue.tails_s[-1]) for queue in self.queues())
         usable_bytes = _usable_bytes([*self._activation_bytes, *self._stash_bytes], self._limit_bytes)

@@ -111,17 +111,15 @@ class SeatState(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What goes first.
+    """What goes first. At one seat and of one kind, jobs go in rank order whatever their keys.
 
     Attributes:
-        due_s: of each job, not descending.
-        offset_s: of F, I (or B) and W at `3 * stage`.
+        key_s: of each operation.
         release_s: of each job, when it may enter; the oldest may always.
-        wait: W is not started if an F or I is known to arrive within this fraction of its duration.
+        wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
     """
 
-    due_s: Floats
-    offset_s: Floats
+    key_s: Floats
     release_s: Floats
     wait: float
 
@@ -227,7 +225,7 @@ def pick(work: SeatCosts, space: SeatState, keys: Keys, worker: int, now_s: floa
             if space.queue_from[number] == space.queue_to[number]:
                 continue
             job = space.queue[space.queue_from[number]]
-            key_s = keys.due_s[job] + keys.offset_s[3 * stage + kind]
+            key_s = keys.key_s[3 * (job * work.stages + stage) + kind]
             if chosen != NONE and (key_s > least_s or (key_s == least_s and job >= first_job)):
                 continue
             if kind == F:
@@ -253,12 +251,16 @@ def next_s(work: SeatCosts, space: SeatState, keys: Keys, worker: int, now_s: fl
 
 
 @kernel
-def urgent_s(work: SeatCosts, space: SeatState, worker: int) -> float:
-    """When the next F or I is known to come to a worker that it could run then."""
+def urgent_s(work: SeatCosts, space: SeatState, keys: Keys, worker: int, number: int) -> float:
+    """When something is known to come to a worker that it would run rather than the first of a queue."""
+    stage = work.stage_of[number // 3]
+    chosen = 3 * (space.queue[space.queue_from[number]] * work.stages + stage) + number % 3
     for at in range(space.coming_from[worker], space.coming_to[worker]):
         operation = space.coming[at]
-        kind, job, stage = operation % 3, operation // 3 // work.stages, operation // 3 % work.stages
-        if kind == I or (kind == F and admits(work, space, worker, work.seat_of[worker * work.stages + stage], job)):
+        if keys.key_s[operation] >= keys.key_s[chosen]:
+            continue
+        job, stage = operation // 3 // work.stages, operation // 3 % work.stages
+        if operation % 3 != F or admits(work, space, worker, work.seat_of[worker * work.stages + stage], job):
             return space.there_s[operation]
     return INFINITY
 
@@ -381,10 +383,10 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], ranking: tuple[Any,
         if number == NONE:
             decides_at(space, worker, next_s(work, space, keys, worker, now_s))
             continue
-        if number % 3 == W and keys.wait > 0:
-            stage = work.stage_of[number // 3]
-            soon_s = urgent_s(work, space, worker)
-            if soon_s <= now_s + keys.wait * work.duration_s[4 * (worker * work.stages + stage) + W]:
+        if keys.wait > 0:
+            kind, stage = number % 3, work.stage_of[number // 3]
+            soon_s = urgent_s(work, space, keys, worker, number)
+            if soon_s <= now_s + keys.wait * work.duration_s[4 * (worker * work.stages + stage) + kind]:
                 decides_at(space, worker, soon_s)
                 continue
         run(work, space, worker, number, now_s)

@@ -29,8 +29,8 @@ def with_placed_pipelines(plan: Plan, *, split: bool, effort: Effort) -> Plan:
         effort: how hard to try.
 
     Returns:
-        A checked plan. Without a limit that is tighter, workers hold what 1F1B, or interleaved 1F1B where backwards are
-        full, would hold, unless more makes the iteration shorter.
+        A checked plan. Where backwards are full workers hold no more than in interleaved 1F1B; where they are split, no
+        more than in 1F1B, unless that makes the iteration shorter.
 
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
@@ -55,11 +55,15 @@ class _PlacedOrders:
 
 def _ordered(one: Plan, split: bool, effort: Effort) -> _PlacedOrders:
     problem = placed_problem(one, split=split)
-    bound_s = lower_bound(problem).value_s
     modest = replace(problem, limit_bytes=np.minimum(problem.limit_bytes, _usual_bytes(problem, split)))
-    solution = solve(modest, effort, bound_s)
-    if not solution.optimal and (modest.limit_bytes < problem.limit_bytes).any():
-        solution = solve(problem, effort, bound_s, start=solution.orders)
+    bound_s, modest_bound_s = lower_bound(problem).value_s, lower_bound(modest).value_s
+    if split:
+        solution = solve(modest, Effort("rules"), modest_bound_s)
+        if solution.value_s > bound_s * (1 + ROUNDING):
+            solution = solve(problem, effort, bound_s, start=solution.orders)
+            bound_s = solution.bound_s
+    else:
+        solution = solve(modest, effort, modest_bound_s)
     workers = with_placed_orders(one, problem, solution.orders).workers
     return _PlacedOrders([worker.order or "" for worker in workers], bound_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from math import ceil
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # How many times as long as it takes a message to a higher column is given, in offsets: with 1 as in V-Min, with 2 as in
 # V-Half, with more as in ZB-V.
 STRETCHES = (1.0, 2.0, 3.0, 4.0, 5.0)
+SLOWER = (1.05, 1.1, 1.2, 1.35, 1.5)
+WAITS = (0.0, 0.5)
 
 
 def portfolio(problem: PlacedProblem) -> Iterator[DueTimes]:
@@ -29,19 +31,15 @@ def portfolio(problem: PlacedProblem) -> Iterator[DueTimes]:
     """
     yield from greedy(problem)
     yield from grouped(problem)
-    pipelines = len(np.unique(problem.origin))
-    depth = len(problem.allreduce_s)
-    bursts = [None, *dict.fromkeys(pipelines * one for one in _bursts(depth))]
-    whole_s = pace_s(problem)
-    last_s = _horizon_s(problem)
+    whole_s, last_s = pace_s(problem), _horizon_s(problem)
     splits = bool(problem.split.any())
-    for first, last, burst, part, stretch in product(
-        (False, True), (True, False) if splits else (False,), bursts, (1.0, 0.5, 0.0), STRETCHES
+    weights, waits = ((True, False), WAITS) if splits else ((False,), (0.0,))
+    alone = {stretch: alone_s(problem, stretch) for stretch in STRETCHES}
+    for wait, part, first, last, (burst, slower), stretch in product(
+        waits, (1.0, 0.5, 0.0), (True, False), weights, _entries(problem), STRETCHES
     ):
-        offset_s = alone_s(problem, stretch)
-        offset_s[:, BACKWARD] -= last_s * first
-        offset_s[:, WEIGHT] += last_s * last
-        yield DueTimes(offset_s.ravel().tolist(), part * whole_s, burst=burst, entry_s=whole_s)
+        offset_s = alone[stretch] + last_s * np.array([0.0, -first, last])
+        yield DueTimes(due_s(problem, part * whole_s), offset_s, burst, slower * whole_s, wait)
 
 
 def greedy(problem: PlacedProblem) -> list[DueTimes]:
@@ -53,7 +51,8 @@ def greedy(problem: PlacedProblem) -> list[DueTimes]:
     input_first, forward_first = offset_s.copy(), offset_s.copy()
     input_first[:, BACKWARD] -= 2 * last_s
     forward_first[:, BACKWARD] += 2 * last_s
-    rules = [DueTimes(input_first.ravel().tolist()), DueTimes(forward_first.ravel().tolist())]
+    due = due_s(problem, 0.0)
+    rules = [DueTimes(due, input_first), DueTimes(due, forward_first)]
     return rules[::-1] if problem.staggered else rules
 
 
@@ -70,8 +69,15 @@ def grouped(problem: PlacedProblem) -> Iterator[DueTimes]:
     most = place.max() + 1.0
     offset_s = np.stack([place, most - place - 1.0, np.full(problem.stages, 4 * last_s)], axis=1)
     for backward in (-2 * last_s, most / 2, most, 2 * most, 2 * last_s):
-        rules = offset_s + np.array([0.0, backward, 0.0])
-        yield DueTimes(rules.ravel().tolist(), most / (depth * pipelines), group=depth * pipelines)
+        due = due_s(problem, most / (depth * pipelines), depth * pipelines)
+        yield DueTimes(due, offset_s + np.array([0.0, backward, 0.0]))
+
+
+def due_s(problem: PlacedProblem, apart_s: float, group: int = 1) -> Floats:
+    """When jobs are due, in s, so far apart; each group of them at once; array of jobs."""
+    rank = np.arange(problem.jobs, dtype=np.float64)
+    found: Floats = (rank - rank % group) * apart_s
+    return found
 
 
 def pace_s(problem: PlacedProblem) -> float:
@@ -111,9 +117,19 @@ def alone_s(problem: PlacedProblem, stretch: float) -> Floats:
     return found
 
 
-def _bursts(depth: int) -> Sequence[float]:
-    """How many micro-batches a pipeline may enter at once."""
-    return (1, ceil(depth / 3), ceil(depth / 2), 2 * depth // 3 + 1, depth)
+def _entries(problem: PlacedProblem) -> list[tuple[float | None, float]]:
+    """How many jobs may enter at once, None for all, and how much slower than the pace the others.
+
+    Where memory is so tight that no order keeps the pace, jobs that enter faster only wait for each other.
+    """
+    pipelines, depth = len(np.unique(problem.origin)), len(problem.allreduce_s)
+    bursts = dict.fromkeys((1, ceil(depth / 3), ceil(depth / 2), 2 * depth // 3 + 1, depth))
+    is_limited = bool(np.isfinite(problem.limit_bytes).any())
+    return [
+        (None, 1.0),
+        *((float(pipelines * burst), 1.0) for burst in bursts),
+        *((float(pipelines), slower) for slower in (SLOWER if is_limited else ())),
+    ]
 
 
 def _horizon_s(problem: PlacedProblem) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,23 +22,19 @@ if TYPE_CHECKING:
 INTERPRETED_OPERATIONS = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DueTimes:
-    """What goes first: an operation's key is `(rank - rank % group) * pace_s`, and the offset of its kind and stage.
-
-    Of equal keys the first in rank order goes first. Ranks count over all pipelines.
+    """What goes first: what is ready and has the least key, which is when its job is due and its own offset.
 
     Attributes:
-        offset_s: of F, I (or B) and W at `3 * stage`.
-        pace_s: how far apart due times are; 0 or more.
-        group: so many jobs have one due time.
+        due_s: of each job; array of jobs.
+        offset_s: of F, I (or B) and W at each virtual stage: stages x kinds, or jobs x stages x kinds.
         burst, entry_s: job `rank` enters no sooner than `(rank - burst) * entry_s`; None: at once.
-        wait: W is not started if an F or I is known to arrive within this fraction of its duration.
+        wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
     """
 
-    offset_s: Sequence[float]
-    pace_s: float = 0.0
-    group: int = 1
+    due_s: Floats
+    offset_s: Floats
     burst: float | None = None
     entry_s: float = 0.0
     wait: float = 0.0
@@ -81,11 +76,11 @@ class SeatScheduler:
 
     def run(self, rules: DueTimes) -> float:
         """Schedule by these rules; returns the makespan, or period, of the orders in s."""
-        floats, rank, problem = self._form.floats, self._rank, self.problem
-        due_s = rank // rules.group * (rules.group * rules.pace_s)
+        floats, problem = self._form.floats, self.problem
         burst = problem.jobs if rules.burst is None else rules.burst
-        release_s = np.maximum(rank - burst, 0.0) * rules.entry_s
-        keys = Keys(floats(due_s), floats(rules.offset_s), floats(release_s), float(rules.wait))
+        release_s = np.maximum(self._rank - burst, 0.0) * rules.entry_s
+        key_s = rules.due_s[:, None, None] + rules.offset_s
+        keys = Keys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
         return self._timed_s(self._state.order)
 
@@ -93,20 +88,18 @@ class SeatScheduler:
         """The makespan, or period, of given orders in s; infinite where they deadlock."""
         return self._timed_s(self._form.ints([code for order in orders for code in order]))
 
+    def rules_of(self, orders: SeatOrders) -> DueTimes:
+        """Rules by which about these orders come about: operations go by their starts."""
+        self.value_s(orders)
+        problem = self.problem
+        offset_s = np.zeros(problem.executor.size * KINDS)
+        offset_s[[code for order in orders for code in order]] = self._times.start_s
+        return DueTimes(np.zeros(problem.jobs), offset_s.reshape(*problem.executor.shape, KINDS))
+
     def orders(self) -> SeatOrders:
         """The orders of the last run, as operation codes of each worker."""
         order = np.asarray(self._state.order)
         return [part.tolist() for part in np.split(order, np.asarray(self._costs.start)[1:-1])]
-
-    @property
-    def start_s(self) -> list[Floats]:
-        """When each operation of the orders that were timed last starts, in s, by worker and in their order."""
-        return np.split(np.array(self._times.start_s), np.asarray(self._costs.start)[1:-1])
-
-    @property
-    def end_s(self) -> list[Floats]:
-        """When each ends, in s; as `start_s`."""
-        return np.split(np.array(self._times.end_s), np.asarray(self._costs.start)[1:-1])
 
     def _timed_s(self, order: Any) -> float:
         if not self._follow(tuple(self._costs), tuple(self._times), order):

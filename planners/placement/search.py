@@ -8,11 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import exp
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
+from .exact_seats import SeatCpSat
 from .published import published_orders
 from .rules import pace_s, portfolio
 from .scheduler import DueTimes, SeatScheduler, fits
@@ -25,14 +29,18 @@ FIRST_LOOK = 8
 # Up to so many operations published orders are tried; to write them down takes as long as some rules.
 PUBLISHED_OPERATIONS = 50_000
 # Operations that rules may schedule in all, and annealing: a second or two of machine code each.
-RULES_OPERATIONS = 15_000_000
-ANNEALED_OPERATIONS = 30_000_000
-# From how many of the best rules annealing begins.
+RULES_OPERATIONS = 10_000_000
+ANNEALED_OPERATIONS = 12_000_000
+# From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
+ANNEALING_RUNS = 6000
 FEWEST_RUNS = 50
 # Cooling, relative to the objective; and steps of offsets, in paces.
 HOTTEST, COLDEST = 5e-3, 5e-5
 STEPS = (0.2, 1.0)
+# How often keys are moved for some jobs only, and for how long a worker may wait for what is more urgent.
+PARTLY = 0.3
+WAITS = (0.0, 0.3, 0.5, 0.7, 1.0)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ def solve(
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
         lambda best: _anneal(problem, rules, best, effort.seed),
+        lambda best: _polish(problem, best, effort),
     )
     for part in parts[:1] if effort.solver == "rules" else parts:
         best = part(best)
@@ -101,49 +110,80 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
 
 
 def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, seed: int) -> PlacedSolution:
-    """Simulated annealing of due times from the best rules, as far as the budget goes."""
-    runs = ANNEALED_OPERATIONS // problem.operations // STARTS
+    """Annealing of due times: from the best rules, and at last from the best orders, as far as the budget goes."""
+    runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
     if runs < FEWEST_RUNS:
         return best
-    scheduler = SeatScheduler(problem, runs=len(rules) + STARTS * runs)
+    tried = rules[: max(FIRST_LOOK, RULES_OPERATIONS // problem.operations)]
+    scheduler = SeatScheduler(problem, runs=len(tried) + (STARTS + 1) * runs)
     chance = random.Random(seed)
-    for current in sorted(rules, key=scheduler.run)[:STARTS]:
-        current_s = scheduler.run(current)
-        for run in range(runs):
-            if best.optimal:
-                return best
-            other = _neighbour(problem, current, chance)
-            other_s = scheduler.run(other)
-            heat_s = best.value_s * HOTTEST * (COLDEST / HOTTEST) ** (run / runs)
-            if other_s <= current_s or chance.random() < exp((current_s - other_s) / heat_s):
-                current, current_s = other, other_s
-            if other_s < best.value_s:
-                best = _better(best, other_s, scheduler.orders(), "annealing")
+    for start in sorted(tried, key=scheduler.run)[:STARTS]:
+        best = _anneal_from(scheduler, start, best, runs, chance)
+    return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
+
+
+def _anneal_from(
+    scheduler: SeatScheduler, current: DueTimes, best: PlacedSolution, runs: int, chance: random.Random
+) -> PlacedSolution:
+    """Simulated annealing from some rules, until the bound is reached or so many others were tried."""
+    whole_s, current_s = pace_s(scheduler.problem), scheduler.run(current)
+    for run in range(runs):
+        if best.optimal:
+            break
+        other = _neighbour(current, whole_s, chance)
+        other_s = scheduler.run(other)
+        heat_s = best.value_s * HOTTEST * (COLDEST / HOTTEST) ** (run / runs)
+        if other_s <= current_s or chance.random() < exp((current_s - other_s) / heat_s):
+            current, current_s = other, other_s
+        if other_s < best.value_s:
+            best = _better(best, other_s, scheduler.orders(), "annealing")
     return best
 
 
-def _neighbour(problem: PlacedProblem, rules: DueTimes, chance: random.Random) -> DueTimes:
-    """The rules with some offsets changed, or those of a kind over a run of stages, or the pace, or the entry."""
-    whole_s = pace_s(problem)
+def _neighbour(rules: DueTimes, whole_s: float, chance: random.Random) -> DueTimes:
+    """The rules with another pace, entry or wait; or with some keys of a kind moved: of single stages or a run of them.
+
+    Args:
+        rules: to change.
+        whole_s: the pace of the busiest worker.
+        chance: the source of randomness.
+    """
+    jobs, (stages, kinds) = len(rules.due_s), rules.offset_s.shape[-2:]
     what = chance.random()
     if what < 0.08:
-        return replace(rules, pace_s=abs(rules.pace_s + chance.gauss(0.0, 0.1 * whole_s)))
-    if what < 0.16:
-        burst = chance.uniform(0.5, 1.5 * len(problem.allreduce_s))
-        return replace(rules, burst=chance.choice((None, burst)), entry_s=whole_s * chance.uniform(0.9, 1.02))
+        return replace(rules, due_s=rules.due_s + chance.gauss(0.0, 0.1 * whole_s) * np.arange(jobs))
     if what < 0.2:
-        return replace(rules, wait=chance.choice((0.0, 0.3, 0.5, 0.7, 1.0)))
-    offset_s = list(rules.offset_s)
+        burst = chance.choice((None, rules.burst or 1.0, 1.0, chance.uniform(0.5, stages)))
+        return replace(rules, burst=burst, entry_s=(rules.entry_s or whole_s) * exp(chance.gauss(0.0, 0.05)))
+    if what < 0.24:
+        return replace(rules, wait=chance.choice(WAITS))
+    offset_s = np.broadcast_to(rules.offset_s, (jobs, stages, kinds)).copy()
     size_s = chance.choice(STEPS) * whole_s
+    some = slice(None)
+    if chance.random() < PARTLY:
+        first = chance.randrange(jobs)
+        some = slice(first, first + chance.randint(1, jobs))
     if what < 0.6:
         for _ in range(chance.randint(1, 4)):
-            offset_s[chance.randrange(len(offset_s))] += chance.gauss(0.0, size_s)
+            offset_s[some, chance.randrange(stages), chance.randrange(kinds)] += chance.gauss(0.0, size_s)
     else:
-        first, stop = sorted((chance.randrange(problem.stages), chance.randrange(problem.stages)))
-        step_s = chance.gauss(0.0, size_s)
-        for at in range(3 * first + chance.randrange(3), 3 * stop + 3, 3):
-            offset_s[at] += step_s
+        first, last = sorted((chance.randrange(stages), chance.randrange(stages)))
+        offset_s[some, first : last + 1, chance.randrange(kinds)] += chance.gauss(0.0, size_s)
     return replace(rules, offset_s=offset_s)
+
+
+def _polish(problem: PlacedProblem, best: PlacedSolution, effort: Effort) -> PlacedSolution:
+    """What CP-SAT makes of it, if it is asked for, or is there and has time."""
+    asked = effort.solver == "cp-sat" or (effort.solver == "auto" and find_spec("ortools") is not None)
+    if not asked or effort.time_limit_s <= 0:
+        return best
+    attempt = SeatCpSat().improve(
+        problem, best.orders, best.bound_s, time_limit_s=effort.time_limit_s, seed=effort.seed
+    )
+    best = replace(best, bound_s=max(best.bound_s, attempt.bound_s))
+    if attempt.orders is None:
+        return best
+    return _better(best, SeatScheduler(problem).value_s(attempt.orders), attempt.orders, attempt.solver)
 
 
 def _better(best: PlacedSolution, found_s: float, orders: SeatOrders, found_by: str) -> PlacedSolution:

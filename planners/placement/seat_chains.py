@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..scheduling.one_machine import identical_jobs
 from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ class SeatChain:
         """How many virtual stages there are."""
         return len(self.seconds)
 
-    def round_trip_s(self, stage: int) -> float:
-        """Least time between the start of F and the end of I at a virtual stage."""
-        rest = self.seconds[stage:]
-        return sum(forward_s + backward_s for forward_s, backward_s, _ in rest) + 2 * sum(self.delay_s[stage:])
+    def way_s(self, first: int, last: int) -> float:
+        """Least time from the start of F at a virtual stage to the end of I at one that is not before it."""
+        down_s = sum(seconds[FORWARD] for seconds in self.seconds[first:]) + sum(self.delay_s[first:])
+        return down_s + sum(seconds[BACKWARD] for seconds in self.seconds[last:]) + sum(self.delay_s[last:])
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,9 @@ class SeatRoute:
 
 def seat_routes_of(problem: PlacedProblem) -> list[SeatRoute]:
     """The micro-batches of a problem, identical ones together."""
-    count: dict[tuple[bytes, bytes, bytes], int] = {}
-    first: dict[tuple[bytes, bytes, bytes], int] = {}
-    for job in range(problem.jobs):
-        key = (problem.executor[job].tobytes(), problem.split[job].tobytes(), problem.hop_s[job].tobytes())
-        count[key] = count.get(key, 0) + 1
-        first.setdefault(key, job)
     return [
-        SeatRoute(_chain_of(problem, job), tuple(problem.executor[job].tolist()), count[k]) for k, job in first.items()
+        SeatRoute(_chain_of(problem, jobs[0]), tuple(problem.executor[jobs[0]].tolist()), len(jobs))
+        for jobs in identical_jobs(problem.executor, problem.split, problem.hop_s)
     ]
 
 
@@ -106,7 +102,7 @@ class Frame:
 
 
 @dataclass(frozen=True, eq=False)
-class SeatTimes:
+class FramedTimes:
     """Heads and tails in s, arrays kinds x virtual stages x frames x micro-batches; heads ascend in the last, tails
     descend. Before a frame's first virtual stage they mean nothing."""
 
@@ -120,7 +116,7 @@ class SeatTimes:
         return self.heads_s[:, stage, frame, :count], self.tails_s[:, stage, frame, start:]
 
 
-def seat_times(chain: SeatChain, count: int, frames: Sequence[Frame]) -> SeatTimes:
+def seat_times(chain: SeatChain, count: int, frames: Sequence[Frame]) -> FramedTimes:
     """Heads and tails of identical micro-batches in each frame, without regard to memory limits.
 
     Args:
@@ -130,7 +126,7 @@ def seat_times(chain: SeatChain, count: int, frames: Sequence[Frame]) -> SeatTim
     """
     first = np.array([frame.first for frame in frames])
     ends_s = np.array([frame.ends_s for frame in frames])
-    return SeatTimes(_heads(chain, count, first), _tails(chain, count, first, ends_s))
+    return FramedTimes(_heads(chain, count, first), _tails(chain, count, first, ends_s))
 
 
 class _WorkersWork:

@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Any, Literal
 
 from ...schemas.errors import InvalidInputError, installing
-from .exact_solver import Attempt, Best, Instance, instance_of, run_until_interrupted
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
+from .exact_solver import Attempt, Best, BestOrders, Instance, instance_of, run_until_interrupted
+from .problem import Orders, Problem
 
 MOST_OPERATIONS = 50_000
 # The period is minimized in steps of its 8192nd part, then in sixteenths of them. Its constraints run in a circle, on
@@ -33,30 +33,35 @@ class CpSatSolver:
     def improve(self, problem: Problem, start: Orders, bound_s: float, *, time_limit_s: float, seed: int) -> Attempt:
         """Look for better orders than `start`; as ExactSolver says."""
         deadline = monotonic() + time_limit_s
-        name = f"CP-SAT {_version()}"
+        name = solver_name()
         if problem.operations > MOST_OPERATIONS:
             return Attempt(None, 0.0, "limit", name)
         best = Best(problem, start)
         best.prove(bound_s)
         try:
-            ended = _search(best, start, deadline, seed)
+            ended = search(instance_of(problem, best.value_s), best, start, deadline, seed)
         except KeyboardInterrupt:
             ended = "interrupted"
         return best.attempt(ended, name)
 
 
-def _version() -> str:
-    """The first two numbers of OR-tools' version."""
+def solver_name() -> str:
+    """CP-SAT and the first two numbers of OR-tools' version.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
     try:
         from ortools.sat.python import cp_model  # noqa: F401
     except ImportError as error:
         raise InvalidInputError("CP-SAT is not installed", where="--solver", fix=installing("cp-sat")) from error
-    return ".".join(version("ortools").split(".")[:2])
+    return f"CP-SAT {'.'.join(version('ortools').split('.')[:2])}"
 
 
-def _search(best: Best, start: Orders, deadline: float, seed: int) -> Literal["limit", "interrupted"]:
+def search(
+    instance: Instance, best: BestOrders, start: Orders, deadline: float, seed: int
+) -> Literal["limit", "interrupted"]:
     """Minimize in steps that get finer and finer, until a proof, the deadline or Ctrl-C."""
-    instance = instance_of(best.problem, best.value_s)
     starts = instance.starts(start)
     for step in _steps(instance, instance.most(starts, best.value_s)):
         if best.proven:
@@ -71,7 +76,7 @@ def _search(best: Best, start: Orders, deadline: float, seed: int) -> Literal["l
 
 def _steps(instance: Instance, most: int) -> Iterator[int]:
     """The steps in which the objective is counted, from coarse to 1."""
-    step = most // FIRST_STEPS if instance.problem.staggered else 1
+    step = most // FIRST_STEPS if instance.staggered else 1
     while step > 1:
         yield step
         step //= REFINEMENT
@@ -88,14 +93,14 @@ class _CpSatModel:
         step: units of time that one step has.
     """
 
-    def __init__(self, instance: Instance, starts: list[int], best: Best, step: int) -> None:
+    def __init__(self, instance: Instance, starts: list[int], best: BestOrders, step: int) -> None:
         from ortools.sat.python import cp_model
 
         self._instance, self.starts, self._best, self._step = instance, starts, best, step
         self._model = cp_model.CpModel()
         self._most = instance.most(starts, best.value_s)
         # A stage's first F ends within the window of stage 0, and so its last operation within a second one.
-        self._horizon = self._most * (1 + instance.problem.staggered)
+        self._horizon = self._most * (1 + instance.staggered)
         self._start = [self._number(self._horizon - d, at) for d, at in zip(instance.durations, starts, strict=True)]
         self._end = [start + d for start, d in zip(self._start, instance.durations, strict=True)]
         for earlier, later, lag in self._instance.arcs:
@@ -105,18 +110,15 @@ class _CpSatModel:
             busy = [fixed(self._start[o], self._instance.durations[o], "") for o in operations]
             self._model.add_no_overlap(busy)
         # Whole and stashed micro-batches under the limit of their worker.
-        number = self._instance.number
-        for worker, memory in self._instance.memory.items():
+        for memory in self._instance.memory.values():
             held, sizes = [], []
-            for job in self._instance.problem.jobs_of[worker]:
-                forward, backward = number[worker, KINDS * job + FORWARD], number[worker, KINDS * job + BACKWARD]
-                weight = number.get((worker, KINDS * job + WEIGHT))
+            for forward, backward, weight, activation, stash in memory.held:
                 held.append(self._between(self._start[forward], backward, self.starts[forward]))
-                sizes.append(memory.activation)
-                if weight is not None and memory.stash:
+                sizes.append(activation)
+                if weight is not None and stash:
                     ended = self.starts[backward] + self._instance.durations[backward]
                     held.append(self._between(self._end[backward], weight, ended))
-                    sizes.append(memory.stash)
+                    sizes.append(stash)
             self._model.add_cumulative(held, sizes, memory.limit)
         self._objective = self._add_objective()
 
@@ -136,7 +138,7 @@ class _CpSatModel:
         solver.parameters.linearization_level = 0
         solver.parameters.cp_model_probing_level = 0
         statuses: list[Any] = []
-        listener = self._listener() if self._instance.problem.staggered else None
+        listener = self._listener() if self._instance.staggered else None
         interrupted = run_until_interrupted(
             lambda: statuses.append(solver.solve(self._model, listener)), solver.stop_search
         )

@@ -19,6 +19,8 @@ from .problem import Parts, Ranges, parts_of
 ROUNDING = 1e-12
 
 Key = tuple[str, int, int, int]  # ("F" or "I", pipeline, micro-batch, stage): the message that an operation sends
+# What an operation adds to the micro-batches that are held whole, and to those of which the stash for W is held.
+WHOLE, STASHED = {"F": 1, "I": -1, "B": -1, "W": 0}, {"F": 0, "I": 1, "B": 0, "W": -1}
 Seats = dict[int | None, tuple[int, Stage]]  # a worker's stages by what its operations say: number, and costs
 
 
@@ -114,17 +116,15 @@ class OrderEvaluation:
         own = self.plan.workers[worker]
         seats = dict(zip(self.plan.seats_of(own), self.plan.stages_of(own), strict=True))
         whole, stashed = dict.fromkeys(seats, 0), dict.fromkeys(seats, 0)  # counted, for sums of bytes would drift
+        held = dict.fromkeys(seats, 0.0)
         curve = []
         for timed in self.operations[worker]:
-            kind = timed.operation.kind
-            whole[timed.stage] += {"F": 1, "I": -1, "B": -1, "W": 0}[kind]
-            stashed[timed.stage] += {"F": 0, "I": 1, "B": 0, "W": -1}[kind]
-            moment = timed.start_s if kind == "F" else timed.end_s
-            held = [
-                whole[number] * stage.activation_bytes + stashed[number] * stage.weight_stash_bytes
-                for number, stage in seats.items()
-            ]
-            curve.append((moment, sum(held)))
+            kind, number = timed.operation.kind, timed.stage
+            whole[number] += WHOLE[kind]
+            stashed[number] += STASHED[kind]
+            stage = seats[number]
+            held[number] = whole[number] * stage.activation_bytes + stashed[number] * stage.weight_stash_bytes
+            curve.append((timed.start_s if kind == "F" else timed.end_s, sum(held.values())))
         return curve
 
     def window_of(self, worker: Worker) -> LayerWindow:
@@ -229,13 +229,14 @@ class OrderEvaluation:
         Those that are ready at 0 have none. A message that comes later by rounding only is not waited for.
         """
         sender = {_sent_key(timed): timed for row in self.operations for timed in row}
+        last = _last_stages(self.plan)
         found = {}
         for row in self.operations:
             for ahead, timed in zip((None, *row), row, strict=False):
                 if ahead is not None and ahead.end_s >= timed.start_s * (1 - ROUNDING):
                     found[timed] = ahead
                 elif timed.start_s > 0:
-                    needed = _needed(self.plan, timed.operation, timed.stage)
+                    needed = _needed(timed.operation, timed.stage, last)
                     assert needed is not None
                     found[timed] = sender[needed]
         return found
@@ -250,31 +251,66 @@ def evaluate(plan: Plan) -> OrderEvaluation:
     Raises:
         InvalidInputError: the orders deadlock.
     """
-    orders = [worker.operations() for worker in plan.workers]
-    seats = [_seats(plan, worker) for worker in plan.workers]
-    executor = {
-        (op.pipeline, op.microbatch, own[op.stage][0]): number
-        for number, own in enumerate(seats)
-        for op in orders[number]
-        if op.kind == "F"
-    }
-    sent_s: dict[Key, float] = {}
-    rows: list[list[TimedOperation]] = [[] for _ in orders]
+    sweep = _Sweep(plan)
     waiting: dict[Key, int] = {}
-    ready = deque(range(len(orders)))
+    ready = deque(range(len(plan.workers)))
     while ready:
         number = ready.popleft()
-        done = len(rows[number])
-        blocked_on = _advance(plan, number, seats[number], orders[number], executor, sent_s, rows[number])
+        sent, blocked_on = sweep.advance(number)
         if blocked_on is not None:
             waiting[blocked_on] = number
-        for timed in rows[number][done:]:
-            woken = waiting.pop(_sent_key(timed), None)
+        for key in sent:
+            woken = waiting.pop(key, None)
             if woken is not None:
                 ready.append(woken)
     if waiting:
         raise InvalidInputError("the orders deadlock", fix="rtk verify shows the place")
-    return OrderEvaluation(plan, tuple(tuple(row) for row in rows))
+    return OrderEvaluation(plan, tuple(map(tuple, sweep.rows)))
+
+
+class _Sweep:
+    """The orders of a plan, and how far each worker has come."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._orders = [worker.operations() for worker in plan.workers]
+        self._seats = [_seats(plan, worker) for worker in plan.workers]
+        self._last = _last_stages(plan)
+        self._executor = {
+            (op.pipeline, op.microbatch, own[op.stage][0]): worker
+            for worker, own, order in zip(plan.workers, self._seats, self._orders, strict=True)
+            for op in order
+            if op.kind == "F"
+        }
+        self._sent_s: dict[Key, float] = {}
+        self.rows: list[list[TimedOperation]] = [[] for _ in self._orders]
+
+    def advance(self, number: int) -> tuple[list[Key], Key | None]:
+        """Run a worker as far as it gets; what it sent, and what it is blocked on, None at the end of its order."""
+        plan, worker, seats, sent_s = self._plan, self._plan.workers[number], self._seats[number], self._sent_s
+        order, row, last = self._orders[number], self.rows[number], self._last
+        slowdown = worker.slowdown or 1.0
+        free_s = row[-1].end_s if row else 0.0
+        sent: list[Key] = []
+        for at in range(len(row), len(order)):
+            operation = order[at]
+            place, stage = seats[operation.stage]
+            needed = _needed(operation, place, last)
+            arrival_s = 0.0
+            if needed is not None:
+                if needed not in sent_s:
+                    return sent, needed
+                hop = min(place, needed[3])
+                sender = self._executor[needed[1:]]
+                arrival_s = sent_s[needed] + plan.hop_delay_s(operation.pipeline, hop, sender, worker)
+            start_s, waited = max(free_s, arrival_s), arrival_s > free_s
+            free_s = start_s + stage.duration_s(operation.kind) * slowdown
+            timed = TimedOperation(number, operation, place, start_s, free_s, waited)
+            row.append(timed)
+            key = _sent_key(timed)
+            sent.append(key)
+            sent_s[key] = free_s
+        return sent, None
 
 
 def _seats(plan: Plan, worker: Worker) -> Seats:
@@ -282,44 +318,18 @@ def _seats(plan: Plan, worker: Worker) -> Seats:
     return {None: held[0]} if len(held) == 1 else dict(zip(plan.seats_of(worker), held, strict=True))
 
 
-def _advance(
-    plan: Plan,
-    number: int,
-    seats: Seats,
-    order: tuple[Operation, ...],
-    executor: dict[tuple[int, int, int], int],
-    sent_s: dict[Key, float],
-    row: list[TimedOperation],
-) -> Key | None:
-    """Run a worker as far as it gets; returns the message that it is blocked on, None at the end of its order."""
-    worker = plan.workers[number]
-    slowdown = worker.slowdown or 1.0
-    free_s = row[-1].end_s if row else 0.0
-    for at in range(len(row), len(order)):
-        operation = order[at]
-        place, stage = seats[operation.stage]
-        needed = _needed(plan, operation, place)
-        arrival_s = 0.0
-        if needed is not None:
-            if needed not in sent_s:
-                return needed
-            sender = plan.workers[executor[needed[1:]]]
-            arrival_s = sent_s[needed] + plan.hop_delay_s(operation.pipeline, min(place, needed[3]), sender, worker)
-        start_s, waited = max(free_s, arrival_s), arrival_s > free_s
-        free_s = start_s + stage.duration_s(operation.kind) * slowdown
-        timed = TimedOperation(number, operation, place, start_s, free_s, waited)
-        row.append(timed)
-        sent_s[_sent_key(timed)] = free_s
-    return None
+def _last_stages(plan: Plan) -> list[int]:
+    """The number of each pipeline's last stage."""
+    return [len(plan.template_of(k).stages) - 1 for k in range(len(plan.pipelines))]
 
 
-def _needed(plan: Plan, operation: Operation, stage: int) -> Key | None:
-    """The message from another stage that an operation of a stage waits for."""
-    last = len(plan.template_of(operation.pipeline).stages) - 1
-    if operation.kind == "F" and stage > 0:
-        return ("F", operation.pipeline, operation.microbatch, stage - 1)
-    if operation.kind in "IB" and stage < last:
-        return ("I", operation.pipeline, operation.microbatch, stage + 1)
+def _needed(operation: Operation, stage: int, last: Sequence[int]) -> Key | None:
+    """The message from another stage that an operation of a stage waits for; `last`: that of each pipeline."""
+    kind, pipeline, microbatch, _ = operation
+    if kind == "F" and stage > 0:
+        return ("F", pipeline, microbatch, stage - 1)
+    if kind in "IB" and stage < last[pipeline]:
+        return ("I", pipeline, microbatch, stage + 1)
     return None
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise
 from math import ceil, floor, lcm
 from threading import Thread
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
 from .retime import value_s
 
 if TYPE_CHECKING:
-    from .problem import Flags, Ints
+    from .problem import Flags, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,26 @@ def followers_of(count: int, arcs: Iterable[Arc]) -> list[list[tuple[int, int]]]
 # same times and the same memory, for the l-th end at a stage cannot come after the l-th start at the next.
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What a micro-batch holds on a worker between F and I (or B), between I and W, and the most that may be held."""
+class MemoryUse(NamedTuple):
+    """A micro-batch on a worker: it holds its activation from F to the end of I (or B), then its stash to that of W.
 
+    Attributes:
+        forward, backward, weight: numbers of the operations; None where there is no W.
+        activation, stash: in units of memory.
+    """
+
+    forward: int
+    backward: int
+    weight: int | None
     activation: int
     stash: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """All that a worker holds at some time, and the most that it may hold at once."""
+
+    held: tuple[MemoryUse, ...]
     limit: int
 
 
@@ -161,7 +175,9 @@ class Instance:
     """A problem in whole numbers. Operations are numbered such that every arc leads to a higher number.
 
     Attributes:
-        problem: what it was made from.
+        staggered: whether the period counts, or the makespan.
+        group: of each worker, that whose windows are one.
+        from_zero: the groups whose first operations start at 0, so that also their windows are measured from there.
         unit_s: seconds of one unit of time.
         exact: whether all times are multiples of the unit; else they were rounded down.
         workers, codes, durations: of each operation.
@@ -172,7 +188,9 @@ class Instance:
         memory: of each worker whose limit can bind.
     """
 
-    problem: Problem
+    staggered: bool
+    group: tuple[int, ...]
+    from_zero: frozenset[int]
     unit_s: float
     exact: bool
     workers: tuple[int, ...]
@@ -208,15 +226,13 @@ class Instance:
         return tuple(self._window(group, overhead) for group, overhead in self.overheads.items())
 
     def _window(self, group: int, overhead: int) -> ObjectiveGroup:
-        held = self.problem.workers
-        chains = [members for members in self.chains if held.group[self.workers[members[0]]] == group]
+        chains = [members for members in self.chains if self.group[self.workers[members[0]]] == group]
         kinds = [self.codes[members[0]] % KINDS for members in chains]
-        stages = {int(held.stage[self.workers[members[0]]]) for members in chains}
         return ObjectiveGroup(
             operations=tuple(operation for members in chains for operation in members),
             firsts=tuple(members[0] for members, kind in zip(chains, kinds, strict=True) if kind == FORWARD),
             lasts=tuple(members[-1] for members in chains if self.ends_microbatch(members[-1])),
-            from_zero=not self.problem.staggered or 0 in stages,
+            from_zero=not self.staggered or group in self.from_zero,
             overhead=overhead,
         )
 
@@ -252,7 +268,7 @@ class Instance:
     def bound_s(self, units: float) -> float:
         """What a bound on the instance, in units, proves of the problem, in s."""
         # Starts rounded down may make a window up to one unit longer than the real one.
-        stretched = self.problem.staggered and not self.exact
+        stretched = self.staggered and not self.exact
         return max(0.0, (units - stretched) * self.unit_s)
 
     def starts(self, orders: Orders) -> list[int]:
@@ -274,7 +290,7 @@ class Instance:
         Of operations that start at once those without duration come first, and among them the numbers decide: they
         follow the arcs, so that the orders do not deadlock.
         """
-        rows: list[list[int]] = [[] for _ in self.problem.workers.stage]
+        rows: list[list[int]] = [[] for _ in self.group]
         ends = [start + duration for start, duration in zip(starts, self.durations, strict=True)]
         for operation in sorted(range(len(starts)), key=lambda o: (starts[o], ends[o], o)):
             rows[self.workers[operation]].append(self.codes[operation])
@@ -317,7 +333,7 @@ class Precedences:
         self._durations: Ints = np.array(instance.durations)
         self.frame = np.zeros(len(instance.codes), dtype=np.int64)
         # Heads and tails of each operation on its own.
-        staggered, windows = self.instance.problem.staggered, self.instance.windows
+        staggered, windows = self.instance.staggered, self.instance.windows
         shape = len(windows) if staggered else 1, len(self.frame)
         heads, tails = np.full(shape, NEVER), np.full(shape, NEVER)
         for number, window in enumerate(windows):
@@ -416,9 +432,34 @@ def instance_of(problem: Problem, horizon_s: float) -> Instance:
         problem: what to order.
         horizon_s: a value that orders of it reach, in s.
     """
-    unit_s = common_unit(_times_s(problem), horizon_s / GRID)
-    table = _OperationTable(problem, unit_s or horizon_s / GRID, unit_s is not None)
-    return table.instance()
+    costs, staggered = problem.workers, problem.staggered
+    table = InstanceTable(problem.hop_s, *unit_of(_times_s(problem), horizon_s))
+    for job, depth in enumerate(problem.depth[problem.origin].tolist()):
+        for stage in range(depth):
+            worker, split = int(problem.executor[job, stage]), bool(problem.split[job, stage])
+            seconds = [costs.forward_s[worker], problem.backward_s(worker, split), costs.weight_s[worker]]
+            for kind in [FORWARD, BACKWARD, WEIGHT] if split else [FORWARD, BACKWARD]:
+                table.add((job, stage, kind), worker, KINDS * job + kind, seconds[kind])
+    # What follows the last end of each group that has operations or, for the makespan, a live worker.
+    groups = costs.group[table.workers if staggered else costs.live]
+    step_s = costs.optimizer_s[costs.live].max(initial=0.0)
+    overheads_s = {}
+    for group in sorted(set(groups.tolist())):
+        mine = costs.live & (costs.group == group)
+        overheads_s[group] = costs.allreduce_s[mine].max(), costs.optimizer_s[mine].max() if staggered else step_s
+    return table.instance(
+        staggered=staggered,
+        group=costs.group.tolist(),
+        overheads_s=overheads_s,
+        classes=identical_jobs(problem.executor, problem.split, problem.hop_s),
+        rooms=_rooms(problem),
+    )
+
+
+def unit_of(times_s: Iterable[float], horizon_s: float) -> tuple[float, bool]:
+    """The unit in s that times are counted in up to a horizon, and whether they are multiples of it."""
+    unit_s = common_unit(times_s, horizon_s / GRID)
+    return unit_s or horizon_s / GRID, unit_s is not None
 
 
 def common_unit(values: Iterable[float], least: float) -> float | None:
@@ -464,74 +505,94 @@ def _splits(problem: Problem, worker: int) -> Flags:
     return found
 
 
-class _OperationTable:
-    """The operations of a problem before they are numbered: `cells` holds them by job, stage and kind."""
+@dataclass(frozen=True)
+class Room:
+    """What a worker's memory admits, in units: of each of its stages activation and stash, and the limit."""
 
-    def __init__(self, problem: Problem, unit_s: float, exact: bool) -> None:
-        self.problem, self.unit_s, self.exact = problem, unit_s, exact
+    sizes: dict[int, tuple[int, int]]
+    limit: int
+
+
+class InstanceTable:
+    """The operations of a problem before they are numbered: `cells` holds them by job, stage and kind.
+
+    Args:
+        hop_s: of each job from each stage to the next.
+        unit_s: seconds of one unit.
+        exact: whether all times are multiples of it.
+    """
+
+    def __init__(self, hop_s: Floats, unit_s: float, exact: bool) -> None:
+        self.hop_s, self.unit_s, self.exact = hop_s, unit_s, exact
         self.cells: dict[tuple[int, int, int], int] = {}
         self.workers: list[int] = []
+        self.codes: list[int] = []
         self.durations: list[int] = []
-        for job, depth in enumerate(problem.depth[problem.origin].tolist()):
-            for stage in range(depth):
-                worker = int(problem.executor[job, stage])
-                split = bool(problem.split[job, stage])
-                costs = self.problem.workers
-                seconds = [costs.forward_s[worker], self.problem.backward_s(worker, split), costs.weight_s[worker]]
-                for kind in [FORWARD, BACKWARD, WEIGHT] if split else [FORWARD, BACKWARD]:
-                    self.cells[job, stage, kind] = len(self.workers)
-                    self.workers.append(worker)
-                    self.durations.append(self.whole(seconds[kind]))
+
+    def add(self, cell: tuple[int, int, int], worker: int, code: int, seconds: float) -> None:
+        """Add an operation of a job, stage and kind."""
+        self.cells[cell] = len(self.workers)
+        self.workers.append(worker)
+        self.codes.append(code)
+        self.durations.append(self.whole(seconds))
 
     def whole(self, seconds: float) -> int:
         """A time in units: exactly, or rounded down."""
         units = float(seconds) / self.unit_s
         return round(units) if self.exact else floor(units)
 
-    def instance(self) -> Instance:
-        """The instance, its operations numbered along the arcs; of those that may come next, W and I go before F."""
-        memory = _memory(self.problem)
-        classes = identical_jobs(self.problem)
+    def instance(
+        self,
+        *,
+        staggered: bool,
+        group: Sequence[int],
+        overheads_s: Mapping[int, tuple[float, float]],
+        classes: Sequence[Sequence[int]],
+        rooms: Mapping[int, Room],
+    ) -> Instance:
+        """The instance, its operations numbered along the arcs; of those that may come next, W and I go before F.
+
+        Args:
+            staggered: whether the period counts.
+            group: of each worker.
+            overheads_s: of each group, all-reduce and optimizer step.
+            classes: identical jobs, in rank order.
+            rooms: of each worker whose limit can bind.
+        """
         # The operations of each stage and kind of identical jobs.
+        places = sorted({(stage, kind) for _, stage, kind in self.cells})
         chains = [
             tuple(self.cells[job, stage, kind] for job in jobs)
             for jobs in classes
-            for stage, kind in product(range(self._depth(jobs)), range(KINDS))
+            for stage, kind in places
             if (jobs[0], stage, kind) in self.cells
         ]
         messages = list(self._messages())
         implied = [(a, b, 0) for members in chains for a, b in pairwise(members)]
-        implied += [arc for jobs in classes for arc in self._memory_arcs(jobs, memory)]
+        implied += [arc for jobs in classes for arc in self._memory_arcs(jobs, rooms)]
         kinds = [kind for _, _, kind in self.cells]
         order = topological(followers_of(len(kinds), messages + implied), [-kind for kind in kinds])
         new = {old: number for number, old in enumerate(order)}
-        codes = [KINDS * job + kind for job, _, kind in self.cells]
-        # What follows the last end of each group that has operations or, for the makespan, a live worker.
-        workers, staggered = self.problem.workers, self.problem.staggered
-        groups = workers.group[self.workers if staggered else workers.live]
-        step_s = workers.optimizer_s[workers.live].max(initial=0.0)
-        found = {}
-        for group in sorted(set(groups.tolist())):
-            mine = workers.live & (workers.group == group)
-            own_s = workers.optimizer_s[mine].max() if staggered else step_s
-            found[group] = self.whole(workers.allreduce_s[mine].max()) + self.whole(own_s)
+        firsts = [self.workers[operation] for (_, stage, _), operation in self.cells.items() if stage == 0]
         return Instance(
-            problem=self.problem,
+            staggered=staggered,
+            group=tuple(group),
+            from_zero=frozenset(group[worker] for worker in firsts),
             unit_s=self.unit_s,
             exact=self.exact,
             workers=tuple(self.workers[old] for old in order),
-            codes=tuple(codes[old] for old in order),
+            codes=tuple(self.codes[old] for old in order),
             durations=tuple(self.durations[old] for old in order),
             messages=tuple((new[a], new[b], lag) for a, b, lag in messages),
             implied=tuple((new[a], new[b], lag) for a, b, lag in implied),
             chains=tuple(tuple(new[old] for old in members) for members in chains),
-            overheads=found,
-            memory=memory,
+            overheads={number: self.whole(a) + self.whole(b) for number, (a, b) in overheads_s.items()},
+            memory=self._memory(rooms, new),
         )
 
     def _messages(self) -> Iterator[Arc]:
         """From stage to stage, from F to I or B at the last one, from I to W."""
-        cells, hop_s = self.cells, self.problem.hop_s
+        cells, hop_s = self.cells, self.hop_s
         for (job, stage, kind), operation in cells.items():
             last = (job, stage + 1, FORWARD) not in cells
             if kind == WEIGHT:
@@ -543,26 +604,35 @@ class _OperationTable:
             elif not last:
                 yield operation, cells[job, stage + 1, FORWARD], self.whole(hop_s[job, stage])
 
-    def _memory_arcs(self, jobs: Sequence[int], memory: dict[int, Memory]) -> Iterator[Arc]:
+    def _memory_arcs(self, jobs: Sequence[int], rooms: Mapping[int, Room]) -> Iterator[Arc]:
         """What must have ended before a further F for the identical jobs alone to fit, at each stage.
 
         Before the l-th F starts, at most `most` others are whole, and so many are stashed at most even if none is.
         """
-        for stage in range(self._depth(jobs)):
-            held = memory.get(int(self.problem.executor[jobs[0], stage]))
-            if held is not None:
-                frees = [(BACKWARD, held.limit // held.activation)]
-                if self.problem.split[jobs[0], stage] and held.stash:
-                    frees.append((WEIGHT, (held.limit - held.activation) // held.stash + 1))
-                for kind, most in frees:
+        for (job, stage, kind), operation in self.cells.items():
+            room = rooms.get(self.workers[operation])
+            if job == jobs[0] and kind == FORWARD and room is not None:
+                activation, stash = room.sizes[stage]
+                frees = [(BACKWARD, room.limit // activation)] if activation else []
+                if (job, stage, WEIGHT) in self.cells and stash:
+                    frees.append((WEIGHT, (room.limit - activation) // stash + 1))
+                for freeing, most in frees:
                     for earlier, later in zip(jobs, jobs[most:], strict=False):
-                        yield self.cells[earlier, stage, kind], self.cells[later, stage, FORWARD], 0
+                        yield self.cells[earlier, stage, freeing], self.cells[later, stage, FORWARD], 0
 
-    def _depth(self, jobs: Sequence[int]) -> int:
-        return int(self.problem.depth[self.problem.origin[jobs[0]]])
+    def _memory(self, rooms: Mapping[int, Room], new: Mapping[int, int]) -> dict[int, Memory]:
+        """What each of these workers holds, by the new numbers of operations."""
+        held: dict[int, list[MemoryUse]] = {worker: [] for worker in rooms}
+        for (job, stage, kind), forward in self.cells.items():
+            worker = self.workers[forward]
+            if kind == FORWARD and worker in rooms:
+                backward, weight = self.cells[job, stage, BACKWARD], self.cells.get((job, stage, WEIGHT))
+                last = None if weight is None else new[weight]
+                held[worker].append(MemoryUse(new[forward], new[backward], last, *rooms[worker].sizes[stage]))
+        return {worker: Memory(tuple(held[worker]), room.limit) for worker, room in rooms.items()}
 
 
-def _memory(problem: Problem) -> dict[int, Memory]:
+def _rooms(problem: Problem) -> dict[int, Room]:
     """The memory of every worker whose limit can bind, counted so that nothing that fits is shut out."""
     workers, found = problem.workers, {}
     for worker, jobs in enumerate(problem.jobs_of):
@@ -574,25 +644,26 @@ def _memory(problem: Problem) -> dict[int, Memory]:
             for whole in range(1, int(limit // activation) + 1):
                 stashed = int((limit - whole * activation) // stash) if stash else 0
                 most = max(most, whole * ratio.denominator + min(stashed, len(jobs) - whole) * ratio.numerator)
-            found[worker] = Memory(ratio.denominator, ratio.numerator, most)
+            found[worker] = Room({int(workers.stage[worker]): (ratio.denominator, ratio.numerator)}, most)
     return found
 
 
 # The best that a solver has so far: orders that are checked and timed exactly, and what is proven.
 
 
-class Best:
+class BestOrders:
     """The best orders and the bound, both in s and both only ever better.
 
     Args:
-        problem: what is ordered.
+        measured_s: the makespan, or period, of complete orders.
+        kept: whether they keep all limits.
         start: valid orders to begin with.
     """
 
-    def __init__(self, problem: Problem, start: Orders) -> None:
-        self.problem = problem
-        self.orders: Orders | None = None
-        self.value_s = value_s(problem, start)
+    def __init__(self, measured_s: Callable[[Any], float], kept: Callable[[Any], bool], start: Any) -> None:
+        self._measured_s, self._kept = measured_s, kept
+        self.orders: Any = None
+        self.value_s = measured_s(start)
         self.bound_s = 0.0
 
     @property
@@ -600,11 +671,11 @@ class Best:
         """Whether nothing is better."""
         return self.value_s <= self.bound_s * (1 + ROUNDING)
 
-    def offer(self, *candidates: Orders) -> None:
+    def offer(self, *candidates: Any) -> None:
         """Take complete orders, if they are valid and better."""
         for orders in candidates:
-            found_s = value_s(self.problem, orders)
-            if found_s < self.value_s and keeps_limits(self.problem, orders):
+            found_s = self._measured_s(orders)
+            if found_s < self.value_s and self._kept(orders):
                 self.orders, self.value_s = orders, found_s
 
     def prove(self, bound_s: float) -> None:
@@ -614,6 +685,14 @@ class Best:
     def attempt(self, ended: Literal["limit", "interrupted"], solver: str) -> Attempt:
         """What it all came to; `ended` says why the search did, where there is no proof."""
         return Attempt(self.orders, min(self.bound_s, self.value_s), "optimal" if self.proven else ended, solver)
+
+
+class Best(BestOrders):
+    """The best orders of a problem."""
+
+    def __init__(self, problem: Problem, start: Orders) -> None:
+        super().__init__(partial(value_s, problem), partial(keeps_limits, problem), start)
+        self.problem = problem
 
 
 def keeps_limits(problem: Problem, orders: Orders) -> bool:

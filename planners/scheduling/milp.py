@@ -30,7 +30,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from .exact_solver import Attempt, Best, Precedences, earliest, instance_of, run_until_interrupted
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, Orders, Problem
+from .problem import Orders, Problem
 
 if TYPE_CHECKING:
     from pulp import LpAffineExpression, LpConstraint, LpProblem, LpVariable
@@ -138,7 +138,7 @@ class _MilpModel:
 
     def _start_variable(self, operation: int) -> LpVariable:
         duration, most = self._instance.durations[operation], self._precedences.most
-        if self._instance.problem.staggered:
+        if self._instance.staggered:
             # A stage's first F ends within the window of stage 0, and so its last operation within a second one.
             least, most = 0, 2 * most - duration
         else:
@@ -187,18 +187,17 @@ class _MilpModel:
 
     def _memory(self) -> Iterator[LpConstraint]:
         """Equation 6: what is held when an F starts."""
-        for worker, memory in self._instance.memory.items():
+        for memory in self._instance.memory.values():
             # By how much each operation changes what is held on its worker.
             changes = {}
-            for o in self._instance.operations_of[worker]:
-                kept = 0 if self._instance.ends_microbatch(o) else memory.stash
-                by_kind = {FORWARD: memory.activation, BACKWARD: kept - memory.activation, WEIGHT: -memory.stash}
-                changes[o] = by_kind[self._instance.codes[o] % KINDS]
-            for forward in changes:
-                if self._instance.codes[forward] % KINDS == FORWARD:
-                    held = self._sum((change, o, forward) for o, change in changes.items() if o != forward)
-                    if len(held):
-                        yield held <= memory.limit - memory.activation
+            for forward, backward, weight, activation, stash in memory.held:
+                changes[forward], changes[backward] = activation, -activation
+                if weight is not None:
+                    changes[backward], changes[weight] = stash - activation, -stash
+            for forward, _, _, activation, _ in memory.held:
+                held = self._sum((change, o, forward) for o, change in changes.items() if o != forward)
+                if len(held):
+                    yield held <= memory.limit - activation
 
     def _windows(self) -> Iterator[LpConstraint]:
         """Equation 1, or the period; an operation comes after its window's begin by its head."""

@@ -24,7 +24,7 @@ from ...schemas.kernels import compiled, kernel
 from .problem import BACKWARD, FORWARD, KINDS, NO_WORKER, WEIGHT, Problem
 
 if TYPE_CHECKING:
-    from .problem import Floats
+    from .problem import Flags, Floats, Ints
 
 
 INFINITY = float("inf")
@@ -344,13 +344,13 @@ class Route:
 
 def routes_of(problem: Problem) -> list[Route]:
     """The micro-batches of a problem, identical ones together, in the order of their first ones."""
-    return [_route(problem, alike) for alike in identical_jobs(problem)]
+    return [_route(problem, alike) for alike in identical_jobs(problem.executor, problem.split, problem.hop_s)]
 
 
-def identical_jobs(problem: Problem) -> list[list[int]]:
-    """The jobs with the same executors, delays and backward split, each class in rank order."""
+def identical_jobs(executor: Ints, split: Flags, hop_s: Floats) -> list[list[int]]:
+    """The jobs with the same executors, backward split and delays (a row each), each class in rank order."""
     jobs: dict[tuple[bytes, bytes, bytes], list[int]] = {}
-    rows = zip(problem.executor, problem.split, problem.hop_s, strict=True)
+    rows = zip(executor, split, hop_s, strict=True)
     for job, (executors, split, hops_s) in enumerate(rows):
         jobs.setdefault((executors.tobytes(), split.tobytes(), hops_s.tobytes()), []).append(job)
     return list(jobs.values())

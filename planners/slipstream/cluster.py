@@ -11,11 +11,12 @@ from ... import __version__
 from ...schemas.atlas import Atlas
 from ...schemas.documents import digest, to_tree
 from ...schemas.errors import InvalidInputError
+from ...schemas.placement import links_crossed
 from ...schemas.plan import Optimizer, Pipeline, Place, Plan, Planner, Template, Worker, name_of
 from ...schemas.profile import Connection, Profile, held_by
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
-from ..shape import Shape, links_crossed, pipelines_of, shape_options, template_of
+from ..shape import Shape, pipelines_of, shape_options, template_of
 from .normalization import Cost, Grid
 
 Technique = Literal["adaptive", "decoupled", "staggered"]

@@ -16,6 +16,7 @@ from ...schemas.check import check_promise
 from ...schemas.documents import pointer, typed
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import Count, Factor, Seconds
+from ...schemas.placement import links_crossed
 from ...schemas.plan import Prediction
 from ...schemas.profile import Connection
 from ...schemas.quantities import print_apart, print_time
@@ -25,7 +26,7 @@ from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import ROUNDING, Proven, with_any_split
 from ..scheduling.retime import timed
 from ..scheduling.solve import Effort, solve
-from ..shape import Shape, links_crossed
+from ..shape import Shape
 from .bounds import arrival_bound_s
 from .cluster import Technique
 from .normalization import Cost

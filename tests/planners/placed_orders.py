@@ -157,7 +157,7 @@ def least_value_s(problem: PlacedProblem, most_states: int = 60_000) -> float | 
     Operations are started one after the other in the order of their starts, in all ways; states that are alike from
     now on are looked at once, those that cannot beat the best known ones not at all.
     """
-    return _Search(problem, most_states).least_s()
+    return _AllOrders(problem, most_states).least_s()
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _State:
     last_s: float
 
 
-class _Search:
+class _AllOrders:
     def __init__(self, problem: PlacedProblem, most_states: int) -> None:
         self.problem, self.left = problem, most_states
         kinds = [(FORWARD, BACKWARD, WEIGHT) if split else (FORWARD, BACKWARD) for split in problem.split.ravel()]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.even_cut import even_cut, paired_cut, searched_cut
-from rtk.planners.shape import Shape, cut_chunks, links_crossed, pipelines_of, plan_without_orders, template_of
+from rtk.planners.shape import Shape, cut_chunks, pipelines_of, plan_without_orders, template_of
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.placement import loop_placement, v_placement
+from rtk.schemas.placement import links_crossed, loop_placement, v_placement
 from rtk.schemas.plan import Placement, Planner
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile, held_by, held_bytes
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.cli import export, import_
@@ -30,6 +30,8 @@ from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import Kind, Operation, Schedule, print_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
+
+from ..placed_plans import placed_plans
 
 Orders = Sequence[Sequence[tuple[Kind, int]]]
 
@@ -63,10 +65,39 @@ kinds: st.SearchStrategy[Kind] = st.sampled_from(("F", "I", "W", "B"))
 any_orders = st.lists(st.lists(st.tuples(kinds, st.integers(0, 10**9 - 1)), min_size=1), min_size=1, max_size=12)
 
 
+def read_back(text: str) -> Orders:
+    """The orders of a file in which rank i holds stage i."""
+    found = from_torch_csv(text, "x.csv")
+    assert (found.placement, found.pairs) == (None, 0)
+    return [[(one.kind, one.microbatch) for one in order] for order in found.orders]
+
+
 @given(any_orders, st.integers(1, 3))
 def test_round_trip(orders: Orders, pipelines: int) -> None:
     """What is written is read back, whatever the orders; equal pipelines are written once."""
-    assert from_torch_csv(to_torch_csv(make_plan(orders, pipelines)), "x.csv") == orders
+    assert read_back(to_torch_csv(make_plan(orders, pipelines))) == orders
+
+
+@given(placed_plans(max_dp=1))
+def test_round_trip_with_placements(plan: Plan) -> None:
+    """The orders of one pipeline come back as they were, and so does which stages each rank holds."""
+    found = from_torch_csv(to_torch_csv(replace(plan, optimizer="synchronous")), "x.csv")
+    assert found.orders == tuple(worker.operations() for worker in plan.workers)
+    assert found.placement == plan.templates[0].placement
+
+
+@given(placed_plans(max_dp=1), st.data())
+def test_pairs_are_read_one_after_the_other(plan: Plan, data: st.DataObject) -> None:
+    """Any two operations that stand one after the other may be a pair that torch overlaps; the orders stay the same."""
+    text = to_torch_csv(replace(plan, optimizer="synchronous"))
+    rows, pairs = [line.split(",") for line in text.splitlines()], 0
+    for row in rows:
+        for place in range(len(row) - 2, -1, -1):
+            if ")" not in row[place + 1] and data.draw(st.booleans()):
+                row[place : place + 2] = [f"({row[place]};{row[place + 1]})OVERLAP_F_B"]
+                pairs += 1
+    found = from_torch_csv("\n".join(map(",".join, rows)), "x.csv")
+    assert found == replace(from_torch_csv(text, "x.csv"), pairs=pairs)
 
 
 @given(st.data(), any_orders)
@@ -80,14 +111,14 @@ def test_bubbles_and_spaces_do_not_matter(data: st.DataObject, orders: Orders) -
             cells.insert(place, data.draw(blank))
         lines.append(",".join(cells))
     end = data.draw(st.sampled_from(("\n", "\r\n")))
-    assert from_torch_csv(end.join(lines) + data.draw(st.sampled_from(("", end, end + end))), "x.csv") == orders
+    assert read_back(end.join(lines) + data.draw(st.sampled_from(("", end, end + end)))) == orders
 
 
 @given(st.text("0123FIWB,SEND_()\n ;x٣"))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """No text breaks the parser: it is orders, or invalid input."""
     try:
-        assert all(from_torch_csv(text, "x.csv"))
+        assert all(from_torch_csv(text, "x.csv").orders)
     except InvalidInputError as error:
         assert str(error.where).startswith("x.csv, line ")
 
@@ -117,8 +148,11 @@ def test_the_form() -> None:
         ("1UNSHARD", "is of the kind UNSHARD,"),
         ("1RESHARD", "is of the kind RESHARD,"),
         ("1REDUCE_GRAD", "is of the kind REDUCE_GRAD,"),
-        ("(1F1;1B0)OVERLAP_F_B", "is of the kind OVERLAP_F_B,"),
-        ("3F1", "is of stage 3, in the row of rank 1"),
+        ("(1F1;1SEND_B0)OVERLAP_F_B", "is not an operation"),
+        ("(1F1;1B0", "is not an operation"),
+        ("()OVERLAP_F_B", "is not an operation"),
+        ("0F1", "is of stage 0, in the row of rank 1, but rank 0 has it"),
+        ("3F1", "there is an operation of stage 3, and none of stage 2 on any rank"),
     ],
 )
 def test_foreign_cells_are_refused_with_their_place(cell: str, words: str) -> None:
@@ -181,7 +215,7 @@ def test_what_is_left_out_is_named() -> None:
 def test_a_plan_comes_back_as_it_was(schedule: Any) -> None:
     """Exported and imported with the same profile, a plan has the same orders, costs and prediction."""
     plan = plan_pipeline(PROFILE, Shape(4, 3, 5), schedule)
-    orders = from_torch_csv(to_torch_csv(plan), "x.csv")
+    orders = from_torch_csv(to_torch_csv(plan), "x.csv").orders
     made = plan_from_orders(PROFILE, orders, Shape(4, 3, 5), "import", "x.csv")
     assert made.planner.name == "import"
     assert replace(made, planner=plan.planner) == plan
@@ -204,7 +238,7 @@ def test_a_plan_comes_back_as_it_was(schedule: Any) -> None:
 )
 def test_bad_orders_are_invalid_input(csv: str, words: str) -> None:
     """The checker judges the orders before anything is computed from them."""
-    orders = from_torch_csv(csv, "x.csv")
+    orders = from_torch_csv(csv, "x.csv").orders
     with pytest.raises(InvalidInputError) as caught:
         plan_from_orders(PROFILE, orders, Shape(2, 2, 2), "import", "x.csv")
     assert words in caught.value.what
@@ -214,7 +248,8 @@ def test_bad_orders_are_invalid_input(csv: str, words: str) -> None:
 def test_orders_that_do_not_fit_in_memory_are_invalid_input() -> None:
     """The device of the profile bounds the micro-batches under way."""
     with pytest.raises(InvalidInputError, match="holds up to 8 B, its limit is 5 B"):
-        plan_from_orders(replace(PROFILE, device=Device(memory_bytes=5)), ORDERS, Shape(2, 1, 2), "import", "x.csv")
+        profile, orders = replace(PROFILE, device=Device(memory_bytes=5)), from_torch_csv(ONE_F_ONE_B, "x.csv").orders
+        plan_from_orders(profile, orders, Shape(2, 1, 2), "import", "x.csv")
 
 
 @pytest.fixture
@@ -257,13 +292,26 @@ def test_messages_are_in_one_order_at_both_ends(
 ) -> None:
     """Ranks whose every SEND waits for its RECV, as NCCL's may, get to the end: to a step of all of them."""
     profile = Profile(tuple(Layer((LayerCost(*one),)) for one in costs))
-    plan = plan_pipeline(profile, Shape(len(costs), 1, microbatches), schedule)
-    text = to_torch_comms_csv(plan)
-    rows = [line.split(",") for line in text.splitlines()]
+    rendezvous(plan_pipeline(profile, Shape(len(costs), 1, microbatches), schedule))
+
+
+@settings(max_examples=60)
+@given(placed_plans(max_dp=1))
+def test_messages_between_ranks_of_several_stages_too(plan: Plan) -> None:
+    """So it is where ranks hold several stages: between two of one rank nothing is sent."""
+    rendezvous(replace(plan, optimizer="synchronous"))
+
+
+def rendezvous(plan: Plan) -> None:
+    """Run a plan's compute_comms file, each SEND waiting for its RECV."""
+    rows = [line.split(",") for line in to_torch_comms_csv(plan).splitlines()]
     computing = [",".join(cell for cell in row if re.fullmatch(r"\d+[FIWB]\d+", cell)) for row in rows]
     assert "\n".join(computing) + "\n" == to_torch_csv(plan)
-    for stage, row in enumerate(rows):
-        assert (row[0], *row[-2:]) == (f"{stage}UNSHARD", f"{stage}RESHARD", f"{stage}REDUCE_GRAD")
+    template = plan.template_of(0)
+    for held, row in zip(template.columns, rows, strict=True):
+        assert row[: len(held)] == [f"{stage}UNSHARD" for stage in held]
+        assert row[-2 * len(held) :] == [f"{stage}{end}" for stage in held for end in ("RESHARD", "REDUCE_GRAD")]
+    rank_of = template.column_of
     at, received = [0] * len(rows), set[str]()
 
     def partner(cell: str) -> tuple[int, str] | None:
@@ -272,23 +320,27 @@ def test_messages_are_in_one_order_at_both_ends(
             return None
         stage, what, way, number = int(found[1]), found[2], found[3], found[4]
         other = stage + 1 if (what == "SEND") == (way == "F") else stage - 1
-        return other, f"{other}{'RECV' if what == 'SEND' else 'SEND'}_{way}{number}"
+        assert rank_of[stage] != rank_of[other]
+        return rank_of[other], f"{other}{'RECV' if what == 'SEND' else 'SEND'}_{way}{number}"
 
     moved = True
     while moved:
         moved = False
-        for stage, row in enumerate(rows):
-            if at[stage] == len(row):
+        for rank, row in enumerate(rows):
+            if at[rank] == len(row):
                 continue
-            cell = row[at[stage]]
+            cell = row[at[rank]]
             meeting = partner(cell)
             if meeting is None:
-                if re.fullmatch(r"\d+F\d+", cell) and stage:
-                    assert f"{stage}RECV_F{cell.partition('F')[2]}" in received
-                at[stage] += 1
+                computes = re.fullmatch(r"(\d+)([FIB])(\d+)", cell)
+                stage, way = (int(computes[1]), computes[2]) if computes is not None else (0, "F")
+                before = stage - 1 if way == "F" else stage + 1
+                if computes is not None and 0 <= before < len(rank_of) and rank_of[before] != rank:
+                    assert f"{stage}RECV_{'F' if way == 'F' else 'B'}{computes[3]}" in received
+                at[rank] += 1
             elif rows[meeting[0]][at[meeting[0]] : at[meeting[0]] + 1] == [meeting[1]]:
                 received |= {cell, meeting[1]}
-                at[stage] += 1
+                at[rank] += 1
                 at[meeting[0]] += 1
             else:
                 continue
@@ -388,7 +440,7 @@ def test_pipes_on_both_ends(
         (b"0F0xyz\n", "is not an operation"),
         (b"\xff", "not UTF-8"),
         (b"0F0,0B0\n" * 5, "is of stage 0, in the row of rank 1"),
-        (b"".join(b"%dF0,%dB0\n" % (i, i) for i in range(5)), "5 ranks need as many layers, the profile has 4"),
+        (b"".join(b"%dF0,%dB0\n" % (i, i) for i in range(5)), "5 stages need as many layers, the profile has 4"),
         (b"0F0\n", "it needs one F, and one B"),
     ],
 )

@@ -1,11 +1,12 @@
-"""Torch's own runtime executes the exported CSVs, and trains as one process does.
+"""Torch's own runtime executes the exported CSVs, of loops and V's too, and trains as one process does.
 
-The file is also the program of one rank: it runs the schedules of CSV files one after the other and leaves the stage's
-parameters beside them.
+The file is also the program of one rank: it runs the schedules of CSV files one after the other and leaves its stages'
+parameters and last gradients beside them.
 """
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,44 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.nn.functional import mse_loss
 
 from rtk.planners.pipeline import plan_from_orders, plan_pipeline
-from rtk.planners.shape import Shape
+from rtk.planners.placement.problem import (
+    BACKWARD,
+    FORWARD,
+    KINDS,
+    WEIGHT,
+    PlacedProblem,
+    placed_problem,
+    with_placed_orders,
+)
+from rtk.planners.placement.published import published_orders
+from rtk.planners.shape import Shape, plan_without_orders
 from rtk.runners.torch_csv import from_torch_csv, to_torch_comms_csv, to_torch_csv
 from rtk.schemas.orders import Schedule
-from rtk.schemas.plan import Plan
+from rtk.schemas.placement import loop_placement, v_placement
+from rtk.schemas.plan import Placement, Plan, Planner, plain_placement
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 if __name__ != "worker":  # which knows no package of tests
     from ..warm import fork
 
-STAGES, MICROBATCHES, WIDTH = 4, 8, 8
-# Unlike costs, so that the messages of a compute_comms file lie where no table of equal slots would have them.
-PROFILE = Profile(tuple(Layer((LayerCost(1.0 + layer, 1.0, 0.5 * layer),)) for layer in range(STAGES)))
-EVEN = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(STAGES)))
-SHAPE = Shape(STAGES, 1, MICROBATCHES)
+RANKS, MICROBATCHES, WIDTH = 4, 8, 8
+SHAPE = Shape(RANKS, 1, MICROBATCHES)
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "zero-bubble", "gpipe")
+# Published orders for two stages a rank, and one of nobody's: stage 3 and 4 are on one rank, though it is no V.
+PLACEMENTS: dict[str, Placement] = {
+    **{schedule: plain_placement(RANKS) for schedule in SCHEDULES},
+    "ZB-V": v_placement(RANKS),
+    "interleaved 1F1B": loop_placement(RANKS, 2),
+    "odd": ((0, 5), (1, 7), (3, 4), (2, 6)),
+}
 FORMATS = {"compute_only": to_torch_csv, "compute_comms": to_torch_comms_csv}
 RATE, STEPS = 0.5, 3
 DEADLINE_S = 60.0
+
+
+def make_profile(stages: int) -> Profile:
+    """Unlike costs, so that the messages of a compute_comms file lie where no table of equal slots would have them."""
+    return Profile(tuple(Layer((LayerCost(1.0 + layer, 1.0, 0.5 * layer),)) for layer in range(stages)))
 
 
 class Stage(nn.Module):
@@ -52,96 +73,162 @@ class Stage(nn.Module):
         return out
 
 
-def make_model() -> list[Stage]:
+def make_model(stages: int) -> list[Stage]:
     """The same stages in every process."""
     torch.manual_seed(0)
-    return [Stage() for _ in range(STAGES)]
+    return [Stage().double() for _ in range(stages)]
 
 
 def make_batch() -> tuple[torch.Tensor, torch.Tensor]:
     """The same inputs and targets in every process, two rows a micro-batch."""
     torch.manual_seed(1)
-    return torch.randn(2 * MICROBATCHES, WIDTH), torch.randn(2 * MICROBATCHES, WIDTH)
+    size = 2 * MICROBATCHES, WIDTH
+    return torch.randn(size, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
 
 
-def make_plan(schedule: Schedule, profile: Profile = PROFILE) -> Plan:
-    """One pipeline of four stages."""
-    return plan_pipeline(profile, SHAPE, schedule)
+def make_plan(name: str) -> Plan:
+    """One pipeline of four ranks."""
+    placement = PLACEMENTS[name]
+    profile = make_profile(sum(map(len, placement)))
+    if name in SCHEDULES:
+        return plan_pipeline(profile, SHAPE, name)
+    empty = plan_without_orders(profile, SHAPE, Planner("by hand", "1", {}), placement)
+    problem = placed_problem(empty, split=name != "interleaved 1F1B")
+    orders = one_after_another(problem) if name == "odd" else dict(published_orders(problem))[name]
+    return with_placed_orders(empty, problem, orders)
 
 
-def parameters(stage: nn.Module) -> list[torch.Tensor]:
-    """The values of a stage's parameters."""
-    return [parameter.detach() for parameter in stage.parameters()]
+def one_after_another(problem: PlacedProblem) -> list[list[int]]:
+    """Orders for any placement: all F, then all I, of stage after stage, and all W."""
+    jobs, seats = range(problem.jobs), problem.seats
+    return [
+        [
+            (job * problem.stages + stage) * KINDS + kind
+            for kind, held in ((FORWARD, own), (BACKWARD, own[::-1]), (WEIGHT, own))
+            for stage in held
+            for job in jobs
+        ]
+        for own in seats
+    ]
 
 
-def run_rank(rank: int, folder: Path, csv_files: Sequence[str]) -> None:
-    """Train under every schedule on this rank, in torch's runtime, from fresh parameters."""
+def values(stage: nn.Module) -> list[torch.Tensor]:
+    """A stage's parameters and their gradients."""
+    found = list(stage.parameters())
+    assert all(parameter.grad is not None for parameter in found)
+    return [value for parameter in found for value in (parameter.detach(), parameter.grad) if value is not None]
+
+
+def run_rank(rank: int, folder: Path, files: Mapping[str, tuple[tuple[int, ...], int]]) -> None:
+    """Train under every schedule on this rank, in torch's runtime, from fresh parameters.
+
+    Args:
+        rank: this one's.
+        folder: where ranks meet.
+        files: which stages this rank has of how many, by the schedule's file.
+    """
     torch.set_num_threads(1)
     meeting = f"file://{folder / 'store'}"
-    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=STAGES)
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
     inputs, targets = make_batch()
-    for csv_file in csv_files:
-        module = make_model()[rank]
-        stage = PipelineStage(module, rank, STAGES, torch.device("cpu"))
-        runtime = _PipelineScheduleRuntime([stage], MICROBATCHES, loss_fn=mse_loss)  # type: ignore[no-untyped-call]
+    for csv_file, (held, count) in files.items():
+        modules = {stage: make_model(count)[stage] for stage in held}
+        stages = [PipelineStage(module, stage, count, torch.device("cpu")) for stage, module in modules.items()]
+        runtime = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=mse_loss)  # type: ignore[no-untyped-call]
         runtime._load_csv(csv_file, format=Path(csv_file).suffix[1:])  # type: ignore[arg-type]
-        optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+        optimizer = torch.optim.SGD(nn.ModuleList(modules.values()).parameters(), lr=RATE)
         for _ in range(STEPS):
             optimizer.zero_grad()
-            runtime.step(*([inputs] if rank == 0 else []), target=targets if rank == STAGES - 1 else None)
+            runtime.step(*([inputs] if 0 in held else []), target=targets if count - 1 in held else None)
             optimizer.step()
-        torch.save(parameters(module), f"{csv_file}.{rank}")
+        for stage, module in modules.items():
+            torch.save(values(module), f"{csv_file}.{stage}")
     distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[torch.Tensor]]]:
-    """The parameters of each stage, by file, as torch's runtime trained them on one process a stage."""
+    """Parameters and gradients of each stage, by file, as torch's runtime trained them on four processes."""
     folder = tmp_path_factory.mktemp("torch")
-    csv_files = [folder / f"{schedule}.{form}" for schedule in SCHEDULES for form in FORMATS]
-    for file in csv_files:
-        file.write_text(FORMATS[file.suffix[1:]](make_plan(file.stem)))  # type: ignore[arg-type]
-    ranks = [fork(__file__, rank, folder, list(map(str, csv_files))) for rank in range(STAGES)]
+    files = {folder / f"{name}.{form}": placement for name, placement in PLACEMENTS.items() for form in FORMATS}
+    for file in files:
+        file.write_text(FORMATS[file.suffix[1:]](make_plan(file.stem)))
+    counts = {file: _count(placement) for file, placement in files.items()}
+    ranks = [
+        fork(__file__, rank, folder, {str(file): (held[rank], counts[file]) for file, held in files.items()})
+        for rank in range(RANKS)
+    ]
     try:
         deadline = time.monotonic() + DEADLINE_S
         for rank in ranks:
             rank.join(max(0.0, deadline - time.monotonic()))
-        assert [rank.exitcode for rank in ranks] == [0] * STAGES
+        assert [rank.exitcode for rank in ranks] == [0] * RANKS
     finally:
         for rank in ranks:
             rank.kill()
             rank.join()
-    return {file.name: [torch.load(f"{file}.{rank}") for rank in range(STAGES)] for file in csv_files}
+    return {file.name: [torch.load(f"{file}.{stage}") for stage in range(count)] for file, count in counts.items()}
+
+
+def _count(placement: Placement) -> int:
+    return sum(map(len, placement))
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_torch_trains_as_one_process(
-    trained: dict[str, list[list[torch.Tensor]]], schedule: Schedule, form: str
-) -> None:
-    """4 stages, 8 micro-batches, one process a stage, 3 steps of SGD: every parameter to 1e-6."""
-    model = make_model()
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_torch_trains_as_one_process(trained: dict[str, list[list[torch.Tensor]]], name: str, form: str) -> None:
+    """4 ranks of one or two stages, 8 micro-batches, 3 steps of SGD: every parameter and gradient to 1e-12."""
+    count = _count(PLACEMENTS[name])
+    model = make_model(count)
     inputs, targets = make_batch()
     optimizer = torch.optim.SGD(nn.Sequential(*model).parameters(), lr=RATE)
     for _ in range(STEPS):
         optimizer.zero_grad()
         mse_loss(nn.Sequential(*model)(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    for stage, before, found in zip(model, make_model(), trained[f"{schedule}.{form}"], strict=True):
-        moved = [(b - a).abs().max() for a, b in zip(parameters(before), parameters(stage), strict=True)]
-        assert float(max(moved)) > 1e-3
-        for expected, parameter in zip(parameters(stage), found, strict=True):
-            torch.testing.assert_close(parameter, expected, atol=1e-6, rtol=0)
+    for stage, before, found in zip(model, make_model(count), trained[f"{name}.{form}"], strict=True):
+        moved = [
+            float((b - a).detach().abs().max()) for a, b in zip(before.parameters(), stage.parameters(), strict=True)
+        ]
+        assert max(moved) > 1e-3
+        for expected, value in zip(values(stage), found, strict=True):
+            torch.testing.assert_close(value, expected, atol=1e-12, rtol=0)
 
 
 def test_torchs_own_gpipe_is_ours() -> None:
     """What torch generates is imported as a valid plan with the orders of our own planner."""
     # Its 1F1B will not do: torch 2.13 numbers the last rank's forwards from 1, in the table though not in execution.
-    actions: Any = _schedule_visualizer.get_schedule_ops("GPipe", STAGES, MICROBATCHES)
-    # Its tables end in the sum over data-parallel ranks, which its own compute_only loader refuses.
+    text = written(_schedule_visualizer.get_schedule_ops("GPipe", RANKS, MICROBATCHES))
+    even = Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * RANKS)
+    made = plan_from_orders(even, from_torch_csv(text, "torch").orders, SHAPE, "import", "torch")
+    assert made.workers == plan_pipeline(even, SHAPE, "gpipe").workers
+
+
+@pytest.mark.parametrize(
+    ("schedule", "placement"),
+    [
+        ("ZBVZeroBubble", v_placement(RANKS)),
+        ("DualPipeV", v_placement(RANKS)),
+        ("Interleaved1F1B", loop_placement(RANKS, 2)),
+        ("InterleavedZeroBubble", loop_placement(RANKS, 2)),
+    ],
+)
+def test_torchs_own_schedules_of_several_stages_are_imported(schedule: str, placement: Placement) -> None:
+    """What torch generates for two stages a rank is a valid plan with that placement, and is written back as it was;
+    DualPipeV's pairs stand one after the other."""
+    text = written(_schedule_visualizer.get_schedule_ops(schedule, RANKS, MICROBATCHES, num_stages_per_rank=2))
+    found = from_torch_csv(text, "torch")
+    assert found.placement == placement
+    assert (found.pairs > 0) == (schedule == "DualPipeV")
+    made = plan_from_orders(make_profile(2 * RANKS), found.orders, SHAPE, "import", "torch", found.placement)
+    assert made.templates[0].placement == placement
+    assert re.findall(r"\d+[FIWB]\d+", to_torch_csv(made)) == re.findall(r"\d+[FIWB]\d+", text)
+
+
+def written(actions: Iterable[Iterable[Any]]) -> str:
+    """A table of torch's as a compute_only file; it ends in the sums over data-parallel ranks, which that has not."""
     rows = [["" if cell is None else str(cell) for cell in row if "REDUCE_GRAD" not in str(cell)] for row in actions]
-    orders = from_torch_csv("\n".join(map(",".join, rows)), "torch")
-    assert plan_from_orders(EVEN, orders, SHAPE, "import", "torch").workers == make_plan("gpipe", EVEN).workers
+    return "\n".join(map(",".join, rows))
 
 
 if __name__ == "worker":

@@ -17,6 +17,7 @@ from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import KINDS, Operation, print_order
 from rtk.schemas.plan import Plan, Stage, Template
+from rtk.schemas.resumption import Rest, Resumption
 from rtk.schemas.timeline import Span, Timeline
 
 from ..placed_plans import any_placed_plans, folded, looped, placed_plans
@@ -24,8 +25,8 @@ from ..strategies import hand_plan, limited
 
 Tree = dict[str, Any]
 V = folded(2, 2)
-WHOLE = {"0/0": "0F0 3F0 3I0 3W0 0I0 0W0", "0/1": "1F0 2F0 2B0 1B0"}
-PEERS = {"1/0": "0F0 3F0 3B0 0B0", "1/1": "1F0 2F0 2B0 1B0"}
+WHOLE: dict[str, str | None] = {"0/0": "0F0 3F0 3I0 3W0 0I0 0W0", "0/1": "1F0 2F0 2B0 1B0"}
+PEERS: dict[str, str | None] = {"1/0": "0F0 3F0 3B0 0B0", "1/1": "1F0 2F0 2B0 1B0"}
 
 
 def _v() -> Plan:
@@ -234,6 +235,14 @@ def test_limits_of_columns_need_a_placement() -> None:
     plan = replace(hand_plan({"0/0": "F0 B0"}, 1), templates=(template,))
     with pytest.raises(InvalidInputError, match="without a placement"):
         plan.validate()
+
+
+def test_no_rest_goes_with_a_placement() -> None:
+    """An iteration that a plan with a placement follows is done anew: a resumption of one is refused."""
+    plan = _v()
+    with pytest.raises(InvalidInputError, match="done anew") as caught:
+        Resumption(plan.planner, plan, Rest(0, (), ())).validate()
+    assert caught.value.where == "/plan/templates"
 
 
 # What the checker says of orders; each is a message, and the place.
