@@ -32,8 +32,10 @@ def placed_plan(
     """
     count = sum(map(len, placement))
     cuts = [depth * n // count for n in range(count + 1)]
-    held = {} if limit_bytes is None else {"activation_bytes": 2.0, "weight_stash_bytes": 1.0}
-    stages = tuple(Stage(layers, seconds, seconds, seconds, **held) for layers in pairwise(cuts))
+    stages = tuple(
+        Stage(layers, seconds, seconds, seconds, activation_bytes=2.0, weight_stash_bytes=1.0)
+        for layers in pairwise(cuts)
+    )
     limits = None if limit_bytes is None else (limit_bytes,) * len(placement)
     template = Template("v", stages, (Link(),) * (count - 1), placement, limits)
     orders = _orders(placement, microbatches, kinds, dead)

@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -57,11 +57,13 @@ def batch(iteration: int, microbatches: int) -> list[tuple[torch.Tensor, torch.T
     return [(inputs, target) for inputs, target in rows]
 
 
-def sgd(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.5)
 
 
-def alone(layers: list[nn.Module], microbatches: int) -> tuple[list[float], dict[str, torch.Tensor]]:
+def alone(
+    layers: list[nn.Module], microbatches: int, clip_norm: float | None = None
+) -> tuple[list[float], dict[str, torch.Tensor]]:
     """The losses of one process that does all, and its parameters at the end, by their names in the model."""
     whole, losses = nn.Sequential(*layers), list[float]()
     optimizer = sgd(list(whole.parameters()))
@@ -77,19 +79,23 @@ def alone(layers: list[nn.Module], microbatches: int) -> tuple[list[float], dict
             total = total + (F.mse_loss(value, target) + sum(added)) / microbatches
         total.backward()  # type: ignore[no-untyped-call]
         losses.append(total.item())
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(whole.parameters(), clip_norm)
         optimizer.step()
     return losses, {name: one.detach() for name, one in whole.named_parameters(remove_duplicate=False)}
 
 
-def check_equal(plan: Plan, layers: list[nn.Module], transport: Sending = "direct") -> list[PlanRunner]:
+def check_equal(
+    plan: Plan, layers: list[nn.Module], transport: Sending = "direct", clip_norm: float | None = None
+) -> list[PlanRunner]:
     """All ranks know the losses of one process to 1e-12, and have its parameters, after some iterations."""
     total = plan.total_microbatches()
 
     def train(runner: PlanRunner) -> tuple[PlanRunner, list[float | None]]:
         return runner, [runner.step(batch(n, total)).loss for n in range(STEPS)]
 
-    ranks = run_ranks(plan, layers, F.mse_loss, sgd, train, transport=transport)
-    losses, parameters = alone(copy.deepcopy(layers), total)
+    ranks = run_ranks(plan, layers, F.mse_loss, sgd, train, transport=transport, clip_norm=clip_norm)
+    losses, parameters = alone(copy.deepcopy(layers), total, clip_norm)
     knowing = [found for _, found in ranks if None not in found]
     assert knowing
     if plan.optimizer == "synchronous" or not any(isinstance(layer, Adding) for layer in layers):
@@ -119,9 +125,10 @@ def test_any_placed_plan_trains_as_one_process_does(plan: Plan, is_tied: bool, a
     "placement", [V, LOOP, folded(2, 3), ((0, 5), (1, 3), (2, 4))], ids=["v", "loop", "zigzag", "odd"]
 )
 def test_a_placement_trains_as_one_process_does(placement: Placement, kinds: str) -> None:
-    """With orders as published ones look, in two pipelines of which one has lost a worker."""
+    """With orders as published ones look, in two pipelines of which one has lost a worker, and clipped gradients."""
     depth = 2 * sum(map(len, placement))
-    check_equal(placed_plan(placement, depth, (6, 5), kinds, dead=[(1, 1)]), layers_of(depth), transport="auto")
+    plan = placed_plan(placement, depth, (6, 5), kinds, dead=[(1, 1)])
+    check_equal(plan, layers_of(depth), transport="auto", clip_norm=0.01)
 
 
 def test_two_stages_of_one_worker_send_each_other_nothing() -> None:
@@ -154,7 +161,8 @@ def test_a_placed_plan_evaluates() -> None:
     rows = batch(9, 7)
     wanted = sum(F.mse_loss(nn.Sequential(*layers)(inputs), target).item() for inputs, target in rows) / len(rows)
     found = run_ranks(plan, layers, F.mse_loss, sgd, lambda runner: runner.evaluate(HeldOut(rows, len(rows), 1)))
-    assert all(one == (pytest.approx(wanted, abs=1e-12), 7.0) for one in found)
+    assert [loss for loss, _ in found] == pytest.approx([wanted] * 7, abs=1e-12)
+    assert [count for _, count in found] == [7.0] * 7
 
 
 def test_the_measured_timeline_names_virtual_stages() -> None:

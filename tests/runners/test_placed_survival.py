@@ -1,5 +1,6 @@
 """A worker with several virtual stages is lost, and comes back: what is trained does not show it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,15 +30,21 @@ def double() -> list[nn.Module]:
     return [layer.double() for layer in scripted.layers()]
 
 
-def alone(iterations: int, microbatches: int) -> list[float]:
+def tied() -> list[nn.Module]:
+    found = double()
+    found[-1].get_submodule("logits").weight = found[0].get_parameter("token.weight")
+    return found
+
+
+def alone(iterations: int, microbatches: int, layers: Callable[[], list[nn.Module]] = double) -> list[float]:
     """The losses of one process."""
-    whole, losses = nn.Sequential(*double()), list[float]()
+    whole, losses = nn.Sequential(*layers()), list[float]()
     optimizer = torch.optim.AdamW(whole.parameters(), lr=RATE)
     for iteration in range(iterations):
         optimizer.zero_grad()
         batch = scripted.batches(microbatches)(iteration)
         total = torch.stack([language_model_loss(whole(inputs), targets) for inputs, targets in batch]).mean()
-        total.backward()  # type: ignore[no-untyped-call]
+        total.backward()
         losses.append(total.item())
         optimizer.step()
     return losses
@@ -67,6 +74,24 @@ def test_a_lost_worker_leaves_no_trace(placement: Placement, optimizer: Optimize
     assert (joined["worker"], joined["source"]) == ("1/1", "0/1")
     assert joined["layers"] == "layers 1 and 4"
     assert job.checksums().keys() == set(range(DEPTH))
+    assert all(len(found) == 1 for found in job.checksums().values())
+
+
+def test_the_holder_of_both_ends_of_a_tied_model_is_lost() -> None:
+    """Embedding and head, which share their matrix, lie on the first worker of a V; the one that comes for it takes
+    the matrix for both, and has one parameter."""
+    placement = folded(3, 2)
+    plan = without(placement, "synchronous", frozenset())
+    replan = replan_with(plan, lambda dead, may_move: (without(placement, "synchronous", dead), ()))
+    job = ThreadJob(plan, Job(plan, 6), replan, {("1/0", 2)}, changes={"make_layers": tied})
+    leading = job.begin()
+    job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 5)
+    job.start("1/0", not_before=4)
+    leading.join(60)
+    assert not leading.is_alive() and not job.failures, (job.said[-5:], job.failures)
+    assert job.losses() == pytest.approx(alone(6, plan.total_microbatches(), tied), abs=1e-12)
+    held = job.workers["1/0"].held
+    assert held.stage.layers[0].get_parameter("token.weight") is held.stage.layers[-1].get_parameter("logits.weight")
     assert all(len(found) == 1 for found in job.checksums().values())
 
 
