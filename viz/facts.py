@@ -209,7 +209,7 @@ def _steps(
     placed = sizes[0].stage is not None
     rows = rows[columns.is_computed[rows]]
     if placed:
-        rows = rows[np.isin(columns.virtual_stage[rows], list(whole))]
+        rows = rows[np.isin(columns.virtual_stage[rows], [memory.stage or 0 for memory in sizes])]
     own = columns.taken(rows)
     # F changes it at its start, the others at their end; a new epoch drops whatever was under way.
     times_s = np.where(own.kind == 0, own.start_s, own.end_s).tolist()

@@ -45,9 +45,9 @@ class BindingBound:
         memory_s: what memory limits add to the value.
         limits: those that add something even where all others stay.
         argument: "one machine": the work is of the operations between head and tail; with a placement also "ramps":
-            between the forwards that fit before the first I and what is left after the last F; "turns": it is of
-            micro-batches that follow each other, as the limit has room for few on all seats; and "area": in less time
-            all that must be held does not fit into the limit.
+            between the forwards that fit before the first I and what is left after the last F; and "area": in less
+            time all that must be held does not fit into the limit; and "turns": of micro-batches that come one after
+            the other, for the limit has room for few at once.
     """
 
     value_s: float

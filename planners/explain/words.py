@@ -219,6 +219,10 @@ def _argument(bound: BindingBound, noun: str) -> str:
         first = f"its first I or B is no sooner than {print_time(bound.head_s)}{start}"
         work = f"{print_time(bound.work_s)} of its {print_time(bound.worker_s)} of work"
         return f"{limit}; {first}, and {work} fit neither before it nor behind its last F{tail}"
+    if bound.argument == "turns":
+        before = f" cannot begin before {print_time(bound.head_s)}{start}" if bound.head_s else f" must be done{start}"
+        few = "Its memory limit has room for few micro-batches at once"
+        return f"{few}; those that take turns there need {print_time(bound.work_s)}, which{before}{tail}"
     whole = bound.work_s >= bound.worker_s * (1 - ROUNDING)
     part = "All" if whole else f"{print_time(bound.work_s)} of"
     work = f"{part} its {print_time(bound.worker_s)} of work"
