@@ -257,12 +257,13 @@ def _exchanges(
         kind, pipeline, microbatch, named = operation
         stage, layers = (only, None) if named is None else (named, stages[named].layers)
         before, after = (stage - 1, stage + 1) if kind == "F" else (stage + 1, stage - 1)
-        source, target = (executor.get((pipeline, microbatch, other)) for other in (before, after))
         exchanges = kind != "W"
-        if exchanges and source is not None and source is not worker:
+        source = executor.get((pipeline, microbatch, before)) if exchanges else None
+        target = executor.get((pipeline, microbatch, after)) if exchanges else None
+        if source is not None and source is not worker:
             yield Receive(_message(operation, min(stage, before)), rank[source.name])
         yield Compute(operation, layers)
-        if exchanges and target is not None and target is not worker:
+        if target is not None and target is not worker:
             link = min(stage, after)
             delay_s = plan.hop_delay_s(pipeline, link, worker, target)
             yield Send(_message(operation, link), rank[target.name], delay_s)

@@ -316,7 +316,8 @@ class _Clock:
         machine.whole[name] += {"F": share, "I": -share, "B": -share, "W": 0.0}[kind]
         if instruction.accumulates:  # else nothing is left for a W
             machine.stashed[name] += {"F": 0.0, "I": share, "B": 0.0, "W": -share}[kind]
-        machine.peak_bytes = max(machine.peak_bytes, machine.held_bytes())
+        if kind == "F":  # nothing else takes more than it leaves
+            machine.peak_bytes = max(machine.peak_bytes, machine.held_bytes())
         if instruction in machine.gone:
             machine.whole[name] -= share
         machine.busy_s += duration_s

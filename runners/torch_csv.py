@@ -32,7 +32,7 @@ _PAIR = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 _FOREIGN = re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*")
 
 
-class StageOperation(NamedTuple):
+class TorchToken(NamedTuple):
     """An operation as torch writes it: of a stage, and of a micro-batch of the file's one pipeline."""
 
     stage: int
@@ -107,7 +107,7 @@ def to_torch_comms_csv(plan: Plan) -> str:
     stages, rank_of = template.stages, template.column_of
     rows = [[f"{stage}UNSHARD" for stage in held] for held in template.columns]
     free_s = [0.0] * len(orders)
-    arrived_s: dict[StageOperation, float] = {}  # by the operation that waits for it
+    arrived_s: dict[TorchToken, float] = {}  # by the operation that waits for it
     done = [0] * len(orders)
 
     def end_s(rank: int) -> float | None:
@@ -131,7 +131,7 @@ def to_torch_comms_csv(plan: Plan) -> str:
         to, way, waiting = (stage + 1, "F", "F") if kind == "F" else (stage - 1, "B", "IB")
         if kind == "W" or not 0 <= to < len(stages):
             continue
-        arrived_s |= {StageOperation(to, cast(Kind, other), microbatch): free_s[rank] for other in waiting}
+        arrived_s |= {TorchToken(to, cast(Kind, other), microbatch): free_s[rank] for other in waiting}
         if rank_of[to] != rank:
             rows[rank].append(f"{stage}SEND_{way}{microbatch}")
             rows[rank_of[to]].append(f"{to}RECV_{way}{microbatch}")
@@ -232,7 +232,7 @@ def from_torch_csv(text: str, source: str) -> TorchOrders:
     """
     rank_of: dict[int, int] = {}
     first_at: dict[int, str] = {}  # where each stage stands first
-    rows: list[list[StageOperation]] = []
+    rows: list[list[TorchToken]] = []
     pairs = 0
     for rank, line in enumerate(text.rstrip().split("\n")):
         rows.append([])
@@ -265,20 +265,20 @@ def from_torch_csv(text: str, source: str) -> TorchOrders:
     return TorchOrders(tuple(orders), None if is_plain else placement, pairs)
 
 
-def _as_operations(row: Sequence[StageOperation], several: bool) -> tuple[Operation, ...]:
+def _as_operations(row: Sequence[TorchToken], several: bool) -> tuple[Operation, ...]:
     return tuple(Operation(kind, 0, microbatch, stage if several else None) for stage, kind, microbatch in row)
 
 
-def _orders(plan: Plan, pipeline: int = 0) -> list[list[StageOperation]]:
+def _orders(plan: Plan, pipeline: int = 0) -> list[list[TorchToken]]:
     """The order of each rank of a pipeline."""
     return [
-        [StageOperation(plan.virtual_stage(worker, one), one.kind, one.microbatch) for one in worker.operations()]
+        [TorchToken(plan.virtual_stage(worker, one), one.kind, one.microbatch) for one in worker.operations()]
         for worker in plan.workers
         if worker.pipeline == pipeline
     ]
 
 
-def _waits(one: StageOperation, stages: int) -> bool:
+def _waits(one: TorchToken, stages: int) -> bool:
     """Whether an operation takes what another stage has made."""
     return one.stage > 0 if one.kind == "F" else one.kind != "W" and one.stage < stages - 1
 
@@ -319,11 +319,11 @@ def _cells(line: str) -> Iterator[tuple[str, int]]:
         column += len(cell) + 1
 
 
-def _parse_cell(cell: str, where: str) -> list[StageOperation]:
+def _parse_cell(cell: str, where: str) -> list[TorchToken]:
     """The operation of a cell that is not empty, or the two of a pair."""
     pair = _PAIR.fullmatch(cell)
     matches = [_OPERATION.fullmatch(one.strip()) for one in (pair[1].split(";") if pair else [cell])]
-    found = [StageOperation(int(m[1]), cast(Kind, m[2]), int(m[3])) for m in matches if m is not None]
+    found = [TorchToken(int(m[1]), cast(Kind, m[2]), int(m[3])) for m in matches if m is not None]
     if len(found) == len(matches):
         return found
     foreign = _FOREIGN.fullmatch(cell)

@@ -40,6 +40,8 @@ def links_crossed(template: Template) -> list[int]:
     Link i lies between columns i and i + 1, whichever way; the way between the first and the last of more than two
     columns, which is a loop's way back, has the number behind them.
     """
+    if template.placement is None:
+        return list(range(len(template.links)))
     columns = len(template.columns)
     pairs = [sorted(pair) for pair in pairwise(template.column_of)]
     return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]

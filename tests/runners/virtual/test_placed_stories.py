@@ -134,7 +134,8 @@ def test_a_death_in_the_midst_has_the_iteration_done_anew(optimizer: Optimizer, 
     assert len(runs) == 5 * 4 * 2 * DP * MICROBATCHES
     assert all(a.start_s <= b.start_s for a, b in pairwise(story.timeline.spans))
     without = simulate_story(story.plans[0], Trace(events), 5, replan, COSTS, log_memory_bytes=0)
-    assert (without.timeline, without.committed_s) == (story.timeline, story.committed_s)
+    assert (without.timeline.spans, without.committed_s) == (story.timeline.spans, story.committed_s)
+    assert "several virtual stages" in next(one.message for one in story.timeline.events if one.kind == "redo")
     assert len(story.plans) == 3
     report = story.report(0.0)
     assert len(report.peak_memory_bytes) == len(story.plans[0].workers)
