@@ -1,8 +1,8 @@
 """The README's pictures: python docs/make_pictures.py
 
-`images/survives.svg` is a real run: the quickstart's, with a killed worker. `images/goodput.svg` is a replay, on a
-virtual clock, of a trace of spot instances under each policy; `docs/tour.md` has its command. Nothing else should run
-on the machine meanwhile.
+`images/placements.svg` are four plans of one model, placed otherwise. `images/survives.svg` is a real run:
+the quickstart's, with a killed worker. `images/goodput.svg` is a replay, on a virtual clock, of a trace of spot
+instances under each policy; `docs/tour.md` has its command. Nothing else should run on the machine meanwhile.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import rtk
+from rtk.runners.undisturbed import columns_of_plan
+from rtk.viz.timeline import comparison_picture
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -27,6 +29,22 @@ POLICIES = {
     "checkpoint-restart": "restart from a checkpoint",
 }
 WIDTH, ROW, LEFT, TOP = 840, 30, 330, 78
+
+
+def placements() -> str:
+    """Plain, loop and V at plain's memory, and a V at half of it, each with its bubbles, peak memory and proof."""
+    profile = rtk.profile_analytic("gpt3-6.7b", gpu="a100-sxm", microbatch_size=1)
+    whole = {"schedule": "zero-bubble", "pp": 4, "microbatches": 8}
+    plain = rtk.plan_pipeline(profile, **whole)
+    most = max(plain.prediction.peak_memory_bytes)
+    plans = {
+        "Plain: one stage a worker": plain,
+        "A loop: two chunks a worker": rtk.plan_pipeline(profile, **whole, placement="loop", memory_limit=most),
+        "A V: two chunks a worker": rtk.plan_pipeline(profile, **whole, placement="v", memory_limit=most),
+        "A V at half the memory": rtk.plan_pipeline(profile, **whole, placement="v", memory_limit=most / 2),
+    }
+    timelines = [(name, columns_of_plan(plan)) for name, plan in plans.items()]
+    return comparison_picture(timelines, "GPT-3 6.7B on four A100s, eight micro-batches: what each worker holds").svg()
 
 
 def survives() -> str:
@@ -75,5 +93,6 @@ def chart(shares: Mapping[str, float]) -> str:
 
 
 if __name__ == "__main__":
+    IMAGES.joinpath("placements.svg").write_text(placements())
     IMAGES.joinpath("goodput.svg").write_text(chart(goodputs()))
     IMAGES.joinpath("survives.svg").write_text(survives())

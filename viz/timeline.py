@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..schemas.quantities import print_number, print_time, ticks
-from .facts import Labelled
+from ..schemas.quantities import print_number, print_time, ticks, time_unit
+from .facts import Labelled, facts_of_all
 from .painter import LINE, PAD, WIDTH, Picture, Sheet, painting, time_axis
 from .scene import Bar, Scene, lay_out, print_peaks, with_room
 from .style import (
@@ -93,6 +93,42 @@ def timelines_picture(timelines: Sequence[Labelled], title: str) -> Picture:
     _draw_rows(chart)
     if scene.curves:
         _draw_memory(chart)
+    sheet.y += 42
+    return sheet.picture()
+
+
+@painting()
+def comparison_picture(timelines: Sequence[Labelled], title: str) -> Picture:
+    """Draw timelines under each other on one time axis, each beneath its label and facts: to compare how plans go.
+
+    Args:
+        timelines: labels and timelines.
+        title: stands above.
+    """
+    scenes = [lay_out([one], "") for one in timelines]
+    told = facts_of_all(timelines)
+    end_s = max((scene.end_s for scene in scenes), default=0.0) or 1.0
+    sheet = Sheet(title)
+    sheet.heading()
+    kinds = dict.fromkeys(kind for kind in LOOKS for scene in scenes if kind in scene.kinds())
+    most = max(scenes, key=lambda scene: len(scene.chunks))
+    entries = [(most.colours(kind), legend_of(kind), False) for kind in kinds]
+    sheet.key([*entries, ((IDLE,), "idle (bubble)", False)])
+    left = PAD + 8 + max((measured(row.label) for scene in scenes for row in scene.rows), default=0.0)
+    for (label, _), scene, fact in zip(timelines, scenes, told, strict=True):
+        sheet.y += 14
+        sheet.subtitle(label)
+        sheet.facts([fact.removeprefix(f"{label}, ")])
+        sheet.y += 6
+        top = sheet.y
+        panel = sheet.panel(scene.height * ROW, left, WIDTH - PAD, (0.0, end_s), (scene.height, 0.0))
+        time_axis(panel, time_unit(end_s), end_s, 10, has_words=scene is scenes[-1])
+        for row in scene.rows:
+            sheet.words(left - 6, top + (row.top + 0.5) * ROW + 4, row.label, side="right")
+        margin = (1 - ROW_SHARE) / 2
+        rows = [row for row in scene.rows if row.busy]
+        grounds = [DrawnBox(0.0, row.end_s, row.top + margin, row.top + 1 - margin, IDLE) for row in rows]
+        sheet.boxes(panel, [*grounds, *map(_box, scene.bars)])
     sheet.y += 42
     return sheet.picture()
 
