@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import rtk
 from rtk.benchmarks.common import in_turns, spread, write_result
@@ -34,6 +34,7 @@ from rtk.planners.placement.scheduler import SeatScheduler, fits
 from rtk.planners.placement.search import solve
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import PlacementName, Shape, plan_without_orders
+from rtk.schemas.conditions import LinkPlace
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Planner
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -47,7 +48,7 @@ COLOURS = {"plain": "#667085", "v": "#2b6cb0", "loop": "#d9822b"}
 def chunks_profile(count: int, costs: tuple[float, float, float] = (1.0, 1.0, 1.0), head: float = 1.0) -> Profile:
     """A layer a chunk, each with an activation of 1 byte that is held until W; the last takes `head` times as long."""
     layers = [Layer((LayerCost(*costs),), activation_bytes=1.0, weight_stash_bytes=1.0)] * count
-    last = LayerCost(*(head * cost for cost in costs))
+    last = LayerCost(head * costs[0], head * costs[1], head * costs[2])
     return Profile((*layers[:-1], replace(layers[-1], costs=(last,))))
 
 
@@ -146,7 +147,7 @@ def unlike(full: bool) -> dict[str, Any]:
     """Costs that published orders do not know, and memory that they do not fit in."""
     rows: list[dict[str, Any]] = []
     for name, chunks, columns, microbatches, held, costs, head, delays in UNLIKE:
-        links = {(None, link): delay for link, delay in delays.items()}
+        links: dict[LinkPlace, float] = {(None, link): delay for link, delay in delays.items()}
         shape = Shape(columns, 1, microbatches, [held * chunks], links, 1, name, chunks)
         problem = problem_of(chunks_profile(columns * chunks, costs, head), shape, split=True)
         case = {"placement": name, "C": chunks, "S": columns, "M": microbatches, "limit": held}
@@ -199,6 +200,11 @@ def _time_s(row: Mapping[str, Any]) -> float:
     return time_s
 
 
+OBJECTIVES: tuple[tuple[Literal["decoupled", "staggered"], str], ...] = (
+    ("decoupled", "makespan"), ("staggered", "period"),
+)  # fmt: skip
+
+
 def failures(full: bool) -> dict[str, Any]:
     """4 x 3 x 6, worker 1/c dead, a stage of F = I = W = 1: makespan and period of plain, V and loop."""
     profile = Profile((Layer((LayerCost(0.5, 0.5, 0.5),), activation_bytes=0.5, weight_stash_bytes=0.5),) * 8)
@@ -207,7 +213,7 @@ def failures(full: bool) -> dict[str, Any]:
         for name in ("plain", "v", "loop"):
             for limit in (None, 4.0):
                 row: dict[str, Any] = {"dead": column, "placement": name, "limit": limit}
-                for technique, objective in (("decoupled", "makespan"), ("staggered", "period")):
+                for technique, objective in OBJECTIVES:
                     try:
                         made = rtk.plan_slipstream(
                             profile, pp=4, dp=3, microbatches=6, failed=[(1, column)], technique=technique,

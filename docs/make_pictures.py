@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import rtk
 from rtk.runners.undisturbed import columns_of_plan
@@ -34,8 +35,9 @@ WIDTH, ROW, LEFT, TOP = 840, 30, 330, 78
 def placements() -> str:
     """Plain, loop and V at plain's memory, and a V at half of it, each with its bubbles, peak memory and proof."""
     profile = rtk.profile_analytic("gpt3-6.7b", gpu="a100-sxm", microbatch_size=1)
-    whole = {"schedule": "zero-bubble", "pp": 4, "microbatches": 8}
+    whole: dict[str, Any] = {"schedule": "zero-bubble", "pp": 4, "microbatches": 8}
     plain = rtk.plan_pipeline(profile, **whole)
+    assert plain.prediction is not None
     most = max(plain.prediction.peak_memory_bytes)
     plans = {
         "Plain: one stage a worker": plain,

@@ -198,7 +198,8 @@ def test_zero_bubble_on_a_v_is_optimal_in_the_memory_of_1f1b() -> None:
 
 def test_pipelines_with_links_of_their_own() -> None:
     """Each pipeline is ordered for its own delays, and the bound is that of the slowest."""
-    made = plan_adaptra(EVEN, pp=2, dp=2, microbatches=4, link_delay={(1, 0): 0.01}, placement="v", solver="rules")
+    slow: dict[int | str | tuple[int | None, int], float] = {(1, 0): 0.01}
+    made = plan_adaptra(EVEN, pp=2, dp=2, microbatches=4, link_delay=slow, placement="v", solver="rules")
     assert made.pipelines[0].links is None
     assert [link.delay_s for link in made.pipelines[1].links or ()] == [0.01, 0, 0.01]
     assert not check_plan(made)
@@ -234,4 +235,4 @@ def test_what_no_placement_can_be_given_to_is_refused() -> None:
         plan_pipeline(EVEN, pp=2, microbatches=2, schedule="gpipe", placement="loop")
     for technique in ("initial", "adapted"):
         with pytest.raises(InvalidInputError, match=f"warm-ups of {technique} are for one stage a worker"):
-            plan_adaptra(EVEN, pp=2, microbatches=2, technique=technique, placement="best")  # type: ignore[arg-type]
+            plan_adaptra(EVEN, pp=2, microbatches=2, technique=technique, placement="best")

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_placed_templates_are_sums_of_their_layers(profile: Profile, made: MakeP
     plan_without_orders(profile, Shape(2, 2, 3, placement="loop", chunks=2), MADE_BY).validate()
 
 
-def layer(parameter_bytes: float = 100.0, **of: float) -> Layer:
+def layer(parameter_bytes: float = 100.0, **of: Any) -> Layer:
     return Layer((LayerCost(1.0, 1.0, 1.0),), None, parameter_bytes, 3 * parameter_bytes, **of)
 
 

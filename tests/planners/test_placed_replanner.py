@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
 
-SHAPE = {"pp": 3, "dp": 3, "microbatches": 4, "memory_limit": 6.0, "placement": "v"}
+SHAPE: dict[str, Any] = {"pp": 3, "dp": 3, "microbatches": 4, "memory_limit": 6.0, "placement": "v"}
 
 
 def profile(*weights: float) -> Profile:

@@ -24,10 +24,11 @@ from rtk.viz.figure import figure_of
 from rtk.viz.scene import lay_out
 from rtk.viz.style import LOOKS, tint
 from rtk.viz.terminal import terminal_gantt
+from rtk.viz.timeline import timelines_picture
 
 from ..placed_plans import any_placed_plans, folded, looped, placed_plans, placements
 from ..strategies import hand_plan, plans
-from .pictures import texts, timelines_picture
+from .pictures import texts
 
 V2 = ((0, 3), (1, 2))
 ORDERS = {
