@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -117,6 +117,6 @@ def _print(file: str, document: "Plan | Resumption", problems: Sequence["Violati
     has_scope = prediction is not None and prediction.proof_scope is not None
     claim = f" (it says: {quality(prediction)})" if prediction is not None and has_scope else ""
     verdict = f"not valid, {counted(len(problems), 'problem')}" if problems else f"valid{claim}"
-    plan: Plan = getattr(document, "plan", document)
+    plan = cast("Plan", getattr(document, "plan", document))
     placements = "".join(f"; {words}" for words in placements_of(plan))
     print(f"{file}: {verdict}{placements}")
