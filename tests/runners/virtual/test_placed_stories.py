@@ -17,7 +17,7 @@ from rtk.schemas.orders import Operation, print_order
 from rtk.schemas.placement import v_placement
 from rtk.schemas.plan import Link, Optimizer, Pipeline, Place, Plan, Stage, Template, Worker, delay_at_home_s, name_of
 from rtk.schemas.protocols import Hand, Replanned
-from rtk.schemas.resumption import Rest
+from rtk.schemas.resumption import Rest, Standing
 from rtk.schemas.trace import Trace, TraceEvent
 
 from ...placed_plans import any_placed_plans, placed_plans
@@ -61,7 +61,14 @@ def replan(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions = HEALTHY)
     return Replanned(found, tuple((name, place) for place, name in seats.items()))
 
 
-def resume(plan: Plan, seats: object, iteration: int, standings: object, conditions: Conditions) -> Rest:
+def resume(
+    plan: Plan,
+    seats: tuple[tuple[str, Place], ...],
+    iteration: int,
+    standings: tuple[Standing, ...],
+    conditions: Conditions,
+) -> Rest:
+    """Nobody calls it."""
     raise AssertionError("nothing of a placed plan's iteration is gone on with")
 
 
