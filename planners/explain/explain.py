@@ -44,6 +44,7 @@ class Leg:
         workers: their names, in the order of the path; one, or all that pass the micro-batch on.
         first, last: the first and the last operation, as their workers' orders name them.
         operations: how many of each kind.
+        stages: virtual stage and kind of each, sorted, where their worker holds several; those take unlike times.
         links: those with a delay on the way, `k/i-k/j`; the first may lie before the first operation.
         start_s, end_s: from the end of the leg before it.
         compute_s, delay_s: what of it is computed, and what is delay of links; both together are all of it.
@@ -53,6 +54,7 @@ class Leg:
     first: str
     last: str
     operations: dict[str, int]
+    stages: tuple[str, ...]
     links: tuple[str, ...]
     start_s: float
     end_s: float
@@ -61,7 +63,8 @@ class Leg:
 
     def same_as(self, other: Leg) -> bool:
         """Whether the same workers do the same, with other micro-batches."""
-        return (self.workers, self.operations, self.links) == (other.workers, other.operations, other.links)
+        mine, theirs = ((leg.workers, leg.operations, leg.stages, leg.links) for leg in (self, other))
+        return mine == theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +177,14 @@ def _legs(plan: Plan, steps: Sequence[_Step], start_s: float, names: Sequence[st
             parts.append(run)
     for part in parts:
         first, last = part[0].timed, part[-1].timed
-        kinds = Counter(step.timed.operation.kind for step in part)
+        operations = [step.timed.operation for step in part]
+        kinds = Counter(operation.kind for operation in operations)
         yield Leg(
             workers=tuple(names[worker] for worker, _ in groupby(part, lambda step: step.timed.worker)),
             first=print_operation(first.operation, plan.workers[first.worker].pipeline),
             last=print_operation(last.operation, plan.workers[last.worker].pipeline),
             operations=dict(sorted(kinds.items(), key=lambda one: KINDS.index(one[0]))),
+            stages=tuple(sorted(f"{op.stage}{op.kind}" for op in operations if op.stage is not None)),
             links=tuple(step.link for step in part if step.link),
             start_s=end_s,
             end_s=last.end_s,

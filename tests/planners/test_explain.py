@@ -25,6 +25,7 @@ from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Link, Pipeline, Plan
 from rtk.schemas.profile import Profile
 
+from ..placed_plans import placed_plans, unlike_placed_plans
 from ..strategies import any_plans, hand_plan, limited_to_its_peaks, plans
 
 ADAPTRA4 = read_document(str(Path(__file__).parent.parent / "golden" / "profile-adaptra4.json"), Profile)
@@ -268,3 +269,26 @@ def test_a_bound_from_elsewhere_is_taken_over() -> None:
     assert found.lower_bound_s == 0.6
     assert found.bound.value_s == pytest.approx(0.57)
     assert "proves more than this argument: 600 ms" in said(found)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.one_of(placed_plans(2, 3, 2, 3), unlike_placed_plans(2, 2)))
+def test_placed_plans_are_explained_whole(plan: Plan) -> None:
+    """Of placed plans, too, path and accounts add up to the iteration, no bound is above it, and all can be said."""
+    found = explain(plan, searches=0)
+    iteration_s, path = found.iteration_time_s, found.path
+    assert iteration_s == evaluate(plan).iteration_time_s
+    legs_s = sum(leg.compute_s + leg.delay_s for one in path.stretches for leg in one.legs for _ in range(one.times))
+    assert legs_s + path.allreduce_s + path.optimizer_s == pytest.approx(iteration_s)
+    for shares in (path.by_place, path.by_kind):
+        assert sum(share.time_s for share in shares) == pytest.approx(iteration_s)
+    times_s = asdict(found.busiest)
+    times_s.pop("worker")
+    assert sum(times_s.values()) == pytest.approx(iteration_s)
+    bound = found.bound
+    assert bound.head_s + bound.work_s + bound.tail_s == pytest.approx(bound.value_s)
+    assert bound.value_s <= found.lower_bound_s * (1 + 1e-9) <= iteration_s * (1 + 2e-9)
+    for x in found.what_if.effects:
+        assert x.lower_bound_s <= x.iteration_time_s <= x.same_orders_s * (1 + 1e-9)
+    assert found.placements[0] in said(found)
+    assert all(len(line) <= 100 for line in words_of_explanation(found).splitlines())
