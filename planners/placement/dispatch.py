@@ -110,7 +110,7 @@ class SeatState(NamedTuple):
     at: MutableInts
 
 
-class Keys(NamedTuple):
+class SeatKeys(NamedTuple):
     """What goes first. At one seat and of one kind, jobs go in rank order whatever their keys.
 
     Attributes:
@@ -214,7 +214,7 @@ def admits(work: SeatCosts, space: SeatState, worker: int, seat: int, job: int) 
 
 
 @kernel
-def pick(work: SeatCosts, space: SeatState, keys: Keys, worker: int, now_s: float) -> int:
+def pick(work: SeatCosts, space: SeatState, keys: SeatKeys, worker: int, now_s: float) -> int:
     """The queue whose first job a worker takes next; NONE: it could run nothing now."""
     chosen, first_job = NONE, 0
     least_s = INFINITY
@@ -237,7 +237,7 @@ def pick(work: SeatCosts, space: SeatState, keys: Keys, worker: int, now_s: floa
 
 
 @kernel
-def next_s(work: SeatCosts, space: SeatState, keys: Keys, worker: int, now_s: float) -> float:
+def next_s(work: SeatCosts, space: SeatState, keys: SeatKeys, worker: int, now_s: float) -> float:
     """When there is something new for a worker, as far as that is known: an arrival, or a job that may enter."""
     time_s = INFINITY
     if space.coming_from[worker] < space.coming_to[worker]:
@@ -251,7 +251,7 @@ def next_s(work: SeatCosts, space: SeatState, keys: Keys, worker: int, now_s: fl
 
 
 @kernel
-def urgent_s(work: SeatCosts, space: SeatState, keys: Keys, worker: int, number: int) -> float:
+def urgent_s(work: SeatCosts, space: SeatState, keys: SeatKeys, worker: int, number: int) -> float:
     """When something is known to come to a worker that it would run rather than the first of a queue."""
     stage = work.stage_of[number // 3]
     chosen = 3 * (space.queue[space.queue_from[number]] * work.stages + stage) + number % 3
@@ -369,9 +369,9 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], ranking: tuple[Any,
     """Schedule everything; `SeatState.order` then holds it.
 
     Args:
-        given, taken, ranking: `SeatCosts`, `SeatState` and `Keys` as plain tuples, whose types numba finds out at once.
+        given, taken, ranking: `SeatCosts`, `SeatState` and `SeatKeys` as plain tuples, whose types numba finds out at once.
     """
-    work, space, keys = SeatCosts(*given), SeatState(*taken), Keys(*ranking)
+    work, space, keys = SeatCosts(*given), SeatState(*taken), SeatKeys(*ranking)
     begin(work, space)
     while True:
         worker = space.heap[0]

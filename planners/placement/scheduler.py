@@ -11,7 +11,7 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import ROUNDING
-from .dispatch import NONE, Keys, SeatCosts, SeatState, dispatch
+from .dispatch import NONE, SeatCosts, SeatKeys, SeatState, dispatch
 from .problem import KINDS
 from .times import SeatTimes, follow, objective_s
 
@@ -80,7 +80,7 @@ class SeatScheduler:
         burst = problem.jobs if rules.burst is None else rules.burst
         release_s = np.maximum(self._rank - burst, 0.0) * rules.entry_s
         key_s = rules.due_s[:, None, None] + rules.offset_s
-        keys = Keys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
+        keys = SeatKeys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
         if int(np.sum(self._state.ran)) < problem.operations:
             return float("inf")

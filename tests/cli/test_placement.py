@@ -27,7 +27,6 @@ def plan(*arguments: str, cwd: Path, method: str = "pipeline") -> Done:
     return rtk("plan", method, "p.json", *arguments, cwd=cwd)
 
 
-@pytest.mark.wheel("plan pipeline, placed")
 def test_a_v_is_planned_verified_and_kept(folder: Path) -> None:
     """The plan is a document of format 2.0 that says its placement; it is valid, and proven optimal."""
     made = json.loads((folder / "v.json").read_text())
