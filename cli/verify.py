@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -110,6 +110,8 @@ def _tree(found: Mapping[str, Sequence["Violation"]]) -> dict[str, object]:
 
 
 def _print(file: str, document: "Plan | Resumption", problems: Sequence["Violation"]) -> None:
+    from ..schemas.plan import Plan
+
     for problem in problems:
         print(f"{problem.path}: {problem.message}")
     # Where there are several routings, what the plan says is proven of them is not checked here.
@@ -117,6 +119,6 @@ def _print(file: str, document: "Plan | Resumption", problems: Sequence["Violati
     has_scope = prediction is not None and prediction.proof_scope is not None
     claim = f" (it says: {quality(prediction)})" if prediction is not None and has_scope else ""
     verdict = f"not valid, {counted(len(problems), 'problem')}" if problems else f"valid{claim}"
-    plan = cast("Plan", getattr(document, "plan", document))
-    placements = "".join(f"; {words}" for words in placements_of(plan))
+    placed = placements_of(document) if isinstance(document, Plan) else ()  # no resumption has one
+    placements = "".join(f"; {words}" for words in placed)
     print(f"{file}: {verdict}{placements}")

@@ -6,10 +6,10 @@ instances under each policy; `docs/tour.md` has its command. Nothing else should
 """
 
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import rtk
 from rtk.runners.undisturbed import columns_of_plan
@@ -35,15 +35,15 @@ WIDTH, ROW, LEFT, TOP = 840, 30, 330, 78
 def placements() -> str:
     """Plain, loop and V at plain's memory, and a V at half of it, each with its bubbles, peak memory and proof."""
     profile = rtk.profile_analytic("gpt3-6.7b", gpu="a100-sxm", microbatch_size=1)
-    whole: dict[str, Any] = {"schedule": "zero-bubble", "pp": 4, "microbatches": 8}
-    plain = rtk.plan_pipeline(profile, **whole)
+    whole = partial(rtk.plan_pipeline, profile, schedule="zero-bubble", pp=4, microbatches=8)
+    plain = whole()
     assert plain.prediction is not None
     most = max(plain.prediction.peak_memory_bytes)
     plans = {
         "Plain: one stage a worker": plain,
-        "A loop: two chunks a worker": rtk.plan_pipeline(profile, **whole, placement="loop", memory_limit=most),
-        "A V: two chunks a worker": rtk.plan_pipeline(profile, **whole, placement="v", memory_limit=most),
-        "A V at half the memory": rtk.plan_pipeline(profile, **whole, placement="v", memory_limit=most / 2),
+        "A loop: two chunks a worker": whole(placement="loop", memory_limit=most),
+        "A V: two chunks a worker": whole(placement="v", memory_limit=most),
+        "A V at half the memory": whole(placement="v", memory_limit=most / 2),
     }
     timelines = [(name, columns_of_plan(plan)) for name, plan in plans.items()]
     return comparison_picture(timelines, "GPT-3 6.7B on four A100s, eight micro-batches: what each worker holds").svg()

@@ -24,7 +24,7 @@ from rtk.viz.figure import figure_of
 from rtk.viz.scene import lay_out
 from rtk.viz.style import LOOKS, tint
 from rtk.viz.terminal import terminal_gantt
-from rtk.viz.timeline import timelines_picture
+from rtk.viz.timeline import comparison_picture, timelines_picture
 
 from ..placed_plans import any_placed_plans, folded, looped, placed_plans, placements
 from ..strategies import hand_plan, plans
@@ -163,6 +163,8 @@ def test_still_pictures_and_figures_say_which_chunk_is_which() -> None:
     columns = columns_of_plan(small_v())
     words = {"first chunk: virtual stages 0, 1", "second chunk: virtual stages 3, 2"}
     assert words <= set(texts(timelines_picture([("v", columns)], "A V")))
+    both = [("plain", columns_of_plan(hand_plan({"0/0": "F0 B0"}, 1))), ("V", columns)]
+    assert {"plain", "V", "F: forward"} <= set(texts(comparison_picture(both, "Two")))
     figure = figure_of([("v", columns)])
     assert words <= {trace.name for trace in figure.data}
     (forward,) = [trace for trace in figure.data if trace.name == "F: forward"]
