@@ -369,7 +369,7 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], ranking: tuple[Any,
     """Schedule everything; `SeatState.order` then holds it.
 
     Args:
-        given, taken, ranking: `SeatCosts`, `SeatState` and `SeatKeys` as plain tuples, whose types numba finds out at once.
+        given, taken, ranking: `SeatCosts`, `SeatState` and `SeatKeys` as plain tuples, whose types numba finds at once.
     """
     work, space, keys = SeatCosts(*given), SeatState(*taken), SeatKeys(*ranking)
     begin(work, space)
