@@ -274,8 +274,15 @@ class Plan(Displayed):
 
     def stages_of(self, worker: Worker) -> tuple[Stage, ...]:
         """The stages that a worker holds, ascending."""
-        stages = self.template_of(worker.pipeline).stages
-        return tuple(stages[stage] for stage in self.seats_of(worker))
+        return self._stages_of_columns[self.pipelines[worker.pipeline].template][worker.stage]
+
+    @cached_property
+    def _stages_of_columns(self) -> dict[str, tuple[tuple[Stage, ...], ...]]:
+        """The stages of each column of each template: all readings ask for them, worker by worker."""
+        return {
+            one.name: tuple(tuple(one.stages[stage] for stage in held) for held in one.columns)
+            for one in self.templates
+        }
 
     def stage_of(self, worker: Worker) -> Stage:
         """The stage that a worker holds, which must be one only; `stages_of` and `stage_at` serve all plans."""
