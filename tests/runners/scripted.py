@@ -226,8 +226,10 @@ class ThreadJob:
             welcome = link.start()
             self.workers[name] = worker
             worker.run(link, welcome)
+            self.workers[name] = worker  # who waits to replace another has had its name all the while
         except Died:
-            self.workers.pop(name)
+            if self.workers.get(name) is worker:
+                del self.workers[name]
         except BaseException as error:
             self.failures.append(error)
         finally:

@@ -64,11 +64,8 @@ def test_a_lost_worker_leaves_no_trace(placement: Placement, optimizer: Optimize
     plan = without(placement, optimizer, frozenset())
     replan = replan_with(plan, lambda dead, may_move: (without(placement, optimizer, dead), ()))
     job = ThreadJob(plan, Job(plan, 8), replan, {("1/1", 2)}, changes={"make_layers": double})
-    leading = job.begin()
-    job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 5)
-    job.start("1/1", not_before=5)
-    leading.join(60)
-    assert not leading.is_alive() and not job.failures, (job.said[-5:], job.failures)
+    job.start("1/1", not_before=5)  # it waits from the beginning on, and so cannot come too late
+    assert job.run().exit_code == 0
     assert job.losses() == pytest.approx(alone(8, plan.total_microbatches()), abs=1e-12)
     (joined,) = job.events("join")
     assert (joined["worker"], joined["source"]) == ("1/1", "0/1")
@@ -84,12 +81,10 @@ def test_the_holder_of_both_ends_of_a_tied_model_is_lost() -> None:
     plan = without(placement, "synchronous", frozenset())
     replan = replan_with(plan, lambda dead, may_move: (without(placement, "synchronous", dead), ()))
     job = ThreadJob(plan, Job(plan, 6), replan, {("1/0", 2)}, changes={"make_layers": tied})
-    leading = job.begin()
-    job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 5)
-    job.start("1/0", not_before=4)
-    leading.join(60)
-    assert not leading.is_alive() and not job.failures, (job.said[-5:], job.failures)
+    job.start("1/0", not_before=4)  # it waits from the beginning on, and so cannot come too late
+    assert job.run().exit_code == 0
     assert job.losses() == pytest.approx(alone(6, plan.total_microbatches(), tied), abs=1e-12)
+    assert [(one["worker"], one["iteration"]) for one in job.events("join")] == [("1/0", 4)]
     held = job.workers["1/0"].held
     assert held.stage.layers[0].get_parameter("token.weight") is held.stage.layers[-1].get_parameter("logits.weight")
     assert all(len(found) == 1 for found in job.checksums().values())
