@@ -9,8 +9,9 @@ from math import isfinite
 import numpy as np
 
 from rtk.benchmarks.common import write_result
-from rtk.planners.placement.problem import KINDS, PlacedProblem
+from rtk.planners.placement.problem import PlacedProblem
 from rtk.planners.placement.scheduler import DueTimes, SeatScheduler, fits
+from rtk.planners.scheduling.problem import KINDS
 
 COMPILED = 10**9  # runs that pay for machine code
 

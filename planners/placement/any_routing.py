@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..scheduling.exact_solver import common_unit
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 from .bounds import FINEST, ROUNDING, HeldJobs, SeatBound, frames_of, most_work_s, with_any_split
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
 from .seat_chains import Frame, FramedTimes, SeatChain, seat_times
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def routing_bound(plan: Plan, home: PlacedProblem) -> SeatBound:
     """
     full = _without_room(home)
     if full is not None:
-        return SeatBound(inf, full, None, "no room", inf, 0.0, 0.0, inf)
+        return SeatBound(inf, full, None, inf, 0.0, 0.0, inf, "no room")
     if home.split.any() and not home.split.all():
         home = with_any_split(home)
     quickest = _quickest(plan, home)
@@ -100,11 +100,11 @@ def _column_bound(
     unlimited_s = sum(unlimited)
     least: SeatBound | None = None
     for worker in workers:
-        found = SeatBound(unlimited_s, worker, frame.window, "one machine", *unlimited, unlimited_s)
+        found = SeatBound(unlimited_s, worker, frame.window, *unlimited, unlimited_s, "one machine")
         for head_s, work_s, tail_s in _ramps(home, worker, seats, parts, share_s, is_own=is_own):
             value_s = head_s + work_s + tail_s
             if value_s > found.value_s * (1 + ROUNDING):
-                found = SeatBound(value_s, worker, frame.window, "ramps", head_s, work_s, tail_s, unlimited_s)
+                found = SeatBound(value_s, worker, frame.window, head_s, work_s, tail_s, unlimited_s, "ramps")
         least = found if least is None or found.value_s < least.value_s else least
     assert least is not None
     return least

@@ -31,8 +31,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from ..scheduling.exact_solver import common_unit
+from ..scheduling.lower_bound import Bound
 from ..scheduling.one_machine import Machine, Queue, Solved, Spot, most_binding
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_placed_problem
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from .problem import ordered_placed_problem
 from .seat_chains import Frame, SeatChain, seat_routes_of, seat_times
 
 if TYPE_CHECKING:
@@ -47,37 +49,20 @@ Argument = Literal["one machine", "ramps", "turns", "area", "no room"]
 
 
 @dataclass(frozen=True)
-class SeatBound:
+class SeatBound(Bound):
     """A proven lower bound on the makespan or the period, and the worker that proves it.
 
     The value is the sum of `head_s`, `work_s` and `tail_s`. By one machine these are of the worker's critical
     operations; by ramps, `work_s` is what lies between them, with `head_s` before the first I, `tail_s` after the last
     F; by turns, what those take that come one after the other; by area, the least time in which its limit has room for
-    all. Where a limit does not admit a single micro-batch
-    there are no orders: the value is infinite, as is the head.
+    all. Where a limit does not admit a single micro-batch there are no orders: the value is infinite, as is the head.
 
     Attributes:
-        value_s: no orders of the problem's routing have a smaller makespan or period, in s.
-        worker: its number.
-        window: the column whose window is bounded, from whose first start heads are counted; None for the makespan.
+        window: the column whose window is bounded.
         argument: which of the four; "no room" where there are no orders.
-        head_s, work_s, tail_s: all-reduce and optimizer step are in the tail.
-        unlimited_s: what the value would be without memory limits.
     """
 
-    value_s: float
-    worker: int
-    window: int | None
     argument: Argument
-    head_s: float
-    work_s: float
-    tail_s: float
-    unlimited_s: float
-
-    @property
-    def raised_by_memory(self) -> bool:
-        """Whether memory limits raise the bound."""
-        return self.value_s > self.unlimited_s * (1 + ROUNDING)
 
 
 def lower_bound(problem: PlacedProblem) -> SeatBound:
@@ -89,14 +74,14 @@ def lower_bound(problem: PlacedProblem) -> SeatBound:
     unlimited_s = solved.value_s + step_s
     full = _without_room(problem)
     if full is not None:
-        return SeatBound(inf, full, None, "no room", inf, 0.0, 0.0, unlimited_s)
-    best = SeatBound(unlimited_s, worker, window, "one machine", head_s, work_s, tail_s + step_s, unlimited_s)
+        return SeatBound(inf, full, None, inf, 0.0, 0.0, unlimited_s, "no room")
+    best = SeatBound(unlimited_s, worker, window, head_s, work_s, tail_s + step_s, unlimited_s, "one machine")
     for view in views:
         for argument, (head_s, work_s, tail_s) in view.under_its_limit():
             value_s = head_s + work_s + tail_s + step_s
             if value_s > best.value_s * (1 + ROUNDING):
                 window, worker = view.spot
-                best = SeatBound(value_s, worker, window, argument, head_s, work_s, tail_s + step_s, unlimited_s)
+                best = SeatBound(value_s, worker, window, head_s, work_s, tail_s + step_s, unlimited_s, argument)
     return best
 
 

@@ -22,8 +22,7 @@ from ..scheduling.exact_solver import (
     unit_of,
 )
 from ..scheduling.one_machine import identical_jobs
-from ..scheduling.problem import ROUNDING
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, ROUNDING, WEIGHT
 from .scheduler import SeatScheduler, fits
 
 if TYPE_CHECKING:

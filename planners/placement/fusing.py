@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..scheduling.forms import Form, pays
+from ..scheduling.problem import KINDS
 from .dispatch import W
-from .problem import KINDS
 from .scheduler import INTERPRETED_OPERATIONS, costs_of, times_of
 from .times import LatestTimes, follow, fuse, latest
 

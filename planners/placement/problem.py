@@ -17,6 +17,7 @@ import numpy as np
 from ...schemas.orders import KINDS as LETTERS
 from ...schemas.orders import Operation, parse_columns, print_order
 from ...schemas.plan import Plan
+from ..scheduling.problem import CODE_OF_KIND, FORWARD, KINDS, NO_WORKER, WEIGHT, ranked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-FORWARD, BACKWARD, WEIGHT = 0, 1, 2  # kinds in operation codes; BACKWARD is I where split, B otherwise
-KINDS = 3
-NO_WORKER = -1
 SeatOrders = Sequence[Sequence[int]]  # of each worker, operation codes
 
 
@@ -119,7 +117,7 @@ def placed_problem(plan: Plan, *, split: bool = True) -> PlacedProblem:
         plan: pipelines of one template and workers; its orders do not matter.
         split: whether backwards are split in I and W.
     """
-    origin, microbatch = _ranked(plan)
+    origin, microbatch = ranked(plan)
     columns = len(plan.templates[0].columns)
     executor = origin[:, None] * columns + np.array(plan.templates[0].column_of)[None, :]
     return _problem(plan, origin, microbatch, executor, np.full(executor.shape, split))
@@ -127,7 +125,7 @@ def placed_problem(plan: Plan, *, split: bool = True) -> PlacedProblem:
 
 def ordered_placed_problem(plan: Plan) -> tuple[PlacedProblem, SeatOrders]:
     """The problem that a valid plan's orders answer, its routing and its split backwards; and these orders as codes."""
-    origin, microbatch = _ranked(plan)
+    origin, microbatch = ranked(plan)
     number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
     number[origin, microbatch] = np.arange(len(origin))
     stages = len(plan.templates[0].stages)
@@ -140,7 +138,7 @@ def ordered_placed_problem(plan: Plan) -> tuple[PlacedProblem, SeatOrders]:
     split = np.zeros(executor.shape, dtype=np.bool_)
     halves = columns.kind == LETTERS.index("I")
     split[job[halves], columns.stage[halves]] = True
-    kind = np.array([{"F": FORWARD, "I": BACKWARD, "B": BACKWARD, "W": WEIGHT}[one] for one in LETTERS])[columns.kind]
+    kind = np.array([CODE_OF_KIND[one] for one in LETTERS])[columns.kind]
     codes = (job * stages + columns.stage) * KINDS + kind
     orders = [one.tolist() for one in np.split(codes, np.cumsum(columns.counts)[:-1])]
     return _problem(plan, origin, microbatch, executor, split), orders
@@ -164,15 +162,6 @@ def with_placed_orders(plan: Plan, problem: PlacedProblem, orders: SeatOrders) -
             worker = replace(worker, order=text)
         workers.append(worker)
     return replace(plan, workers=tuple(workers), prediction=None)
-
-
-def _ranked(plan: Plan) -> tuple[Ints, Ints]:
-    """Pipeline and number of every micro-batch, in rank order: by number, then by pipeline."""
-    counts = [pipeline.microbatches for pipeline in plan.pipelines]
-    origin = np.repeat(np.arange(len(counts)), counts)
-    microbatch = np.concatenate([np.arange(count) for count in counts])
-    order = np.lexsort((origin, microbatch))
-    return origin[order], microbatch[order]
 
 
 def _problem(plan: Plan, origin: Ints, microbatch: Ints, executor: Ints, split: Flags) -> PlacedProblem:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 
 if TYPE_CHECKING:
     from .problem import PlacedProblem, SeatOrders
@@ -127,6 +127,7 @@ def zb_v(columns: int, chunks: int, microbatches: int) -> ColumnOrders:
     """ZB-V: the period is 6M / C units for M of at least 2S; with fewer than 2S - 1 it is that of 2S - 1 with gaps."""
 
     def sequence(column: int) -> Iterator[tuple[int, int]]:
+        """Kinds and virtual stages of a column, in order."""
         down, up = column, 2 * columns - 1 - column
         round_down, round_up = [(BACKWARD, down), (WEIGHT, down)], [(FORWARD, up), (BACKWARD, up), (WEIGHT, up)]
         count = max(microbatches, 2 * columns - 1)
@@ -148,6 +149,7 @@ def dual_pipe_v(columns: int, chunks: int, microbatches: int) -> ColumnOrders:
     """DualPipeV with B as I and W one after the other, where its forwards and backwards do not overlap."""
 
     def sequence(column: int) -> Iterator[tuple[int, int]]:
+        """Kinds and virtual stages of a column, in order."""
         down, up = column, 2 * columns - 1 - column
         whole_down, whole_up = [(BACKWARD, down), (WEIGHT, down)], [(BACKWARD, up), (WEIGHT, up)]
         ahead = columns - 1 - column
@@ -205,6 +207,7 @@ def interleaved_zero_bubble(columns: int, chunks: int, microbatches: int) -> Col
     groups = groups_of(columns, microbatches)
 
     def order(column: int) -> Iterator[SeatOperation]:
+        """The operations of a column, each W put off."""
         forward, backward = _in_groups(columns, chunks, groups, column)
         ahead = min(len(forward), (chunks - 1) * groups[0] + columns - 1 - column)
         yield from forward[:ahead]
@@ -311,6 +314,7 @@ class _Squeezing:
         self.done: set[SeatOperation] = set()
 
     def orders(self) -> ColumnOrders:
+        """What each column runs, once all rows are played."""
         found: list[list[SeatOperation]] = [[] for _ in self.rows]
         through, entered = SeatOperation(BACKWARD, 0, 0), SeatOperation(FORWARD, 0, self.microbatches - 1)
         while any(self.rows):

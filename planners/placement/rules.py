@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 from .scheduler import DueTimes
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import numpy as np
 from ...schemas.errors import InfeasibleError
 from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
-from ..scheduling.problem import ROUNDING
+from ..scheduling.problem import KINDS, ROUNDING
 from .dispatch import NONE, SeatCosts, SeatKeys, SeatState, dispatch
-from .problem import KINDS
 from .times import SeatTimes, follow, objective_s
 
 if TYPE_CHECKING:

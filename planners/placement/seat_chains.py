@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..scheduling.one_machine import identical_jobs
-from .problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -348,7 +348,7 @@ def home_problem(plan: Plan, *, split: bool) -> Problem:
         plan: templates, pipelines and live workers; its orders do not matter.
         split: whether backwards are split in I and W.
     """
-    origin, microbatch = _ranked(plan)
+    origin, microbatch = ranked(plan)
     first = np.cumsum([0, *(len(plan.template_of(k).stages) for k in range(len(plan.pipelines)))])
     depth = np.diff(first)
     stages = np.arange(int(depth.max()))
@@ -375,7 +375,7 @@ def codes_of(plan: Plan, problem: Problem) -> Orders:
 
 def ordered_problem_of(plan: Plan) -> tuple[Problem, Orders]:
     """What `problem_of` and `codes_of` say, read at once, the codes as arrays."""
-    origin, microbatch = _ranked(plan)
+    origin, microbatch = ranked(plan)
     number = np.zeros((len(plan.pipelines), int(microbatch.max()) + 1), dtype=np.int64)
     number[origin, microbatch] = np.arange(len(origin))
     depth = max(len(plan.template_of(k).stages) for k in range(len(plan.pipelines)))
@@ -530,8 +530,8 @@ def _tokens(origin: bytes, microbatch: bytes, single: bool, backward: Kind) -> T
     return own, np.array([print_operation(operation, NO_PIPELINE) for operation in operations], dtype=object)
 
 
-def _ranked(plan: Plan) -> tuple[Ints, Ints]:
-    """Pipeline and number of every micro-batch, in rank order."""
+def ranked(plan: Plan) -> tuple[Ints, Ints]:
+    """Pipeline and number of every micro-batch, in rank order: by number, then by pipeline; arrays of jobs."""
     counts = [pipeline.microbatches for pipeline in plan.pipelines]
     origin = np.repeat(np.arange(len(counts)), counts)
     microbatch = np.concatenate([np.arange(count) for count in counts])

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from rtk.planners.placement.problem import BACKWARD, FORWARD, KINDS, WEIGHT, PlacedProblem, SeatOrders
+from rtk.planners.placement.problem import PlacedProblem, SeatOrders
+from rtk.planners.scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 
 ROUNDING = 1e-9
 

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from rtk.planners.placement.bounds import lower_bound
 from rtk.planners.placement.exact_seats import SeatCpSat, seat_instance_of
-from rtk.planners.placement.problem import BACKWARD, FORWARD, KINDS, WEIGHT, PlacedProblem, SeatOrders
+from rtk.planners.placement.problem import PlacedProblem, SeatOrders
 from rtk.planners.placement.published import column_of_v, published_orders
+from rtk.planners.scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 
 from .placed_orders import keeps_limits, least_value_s, placed, timing
 from .test_placed_bounds import tiny_problems

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from rtk.planners.placement.bounds import lower_bound
 from rtk.planners.placement.fusing import with_fused_backwards
-from rtk.planners.placement.problem import KINDS, PlacedProblem, SeatOrders
+from rtk.planners.placement.problem import PlacedProblem, SeatOrders
 from rtk.planners.placement.published import column_of_loop, column_of_v, published_orders
 from rtk.planners.placement.scheduler import INTERPRETED_OPERATIONS, DueTimes, SeatScheduler, fits
 from rtk.planners.placement.search import solve
+from rtk.planners.scheduling.problem import KINDS
 from rtk.planners.scheduling.solve import Effort
 from rtk.schemas.errors import InfeasibleError
 

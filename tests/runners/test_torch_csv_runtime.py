@@ -18,16 +18,9 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.nn.functional import mse_loss
 
 from rtk.planners.pipeline import plan_from_orders, plan_pipeline
-from rtk.planners.placement.problem import (
-    BACKWARD,
-    FORWARD,
-    KINDS,
-    WEIGHT,
-    PlacedProblem,
-    placed_problem,
-    with_placed_orders,
-)
+from rtk.planners.placement.problem import PlacedProblem, placed_problem, with_placed_orders
 from rtk.planners.placement.published import published_orders
+from rtk.planners.scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 from rtk.planners.shape import Shape, plan_without_orders
 from rtk.runners.torch_csv import from_torch_csv, to_torch_comms_csv, to_torch_csv
 from rtk.schemas.orders import Schedule
