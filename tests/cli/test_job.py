@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rtk.cli.commands import SUMMARIES, load
 from rtk.cli.job import FromJob, JobDefaults, JobSource, command_of, names_of
 from rtk.cli.main import app
+from rtk.cli.verbs import CONTEXT
 from rtk.schemas.documents import write_document
 from rtk.schemas.job_file import COMMANDS, KEYS, WITHOUT_KEY, JobKey, ValueKind, key_of
 from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
@@ -67,7 +68,7 @@ def line(told: Told, command: str) -> list[str]:
 
 def parsed(command: str, arguments: Collection[str], file: Path | None = None) -> tuple[dict[str, Any], dict[str, str]]:
     """What a command is called with, and where each parameter comes from, without running it."""
-    context = typer.Context(typer.main.get_command(app), info_name="rtk")
+    context = typer.Context(typer.main.get_command(app), info_name="rtk", **CONTEXT)  # type: ignore[arg-type]
     context.default_map = JobDefaults("", JobSource(None if file is None else str(file), file is None))  # type: ignore[assignment]
     *groups, last = command.split()
     for word in groups:

@@ -93,7 +93,9 @@ def test_changes_save_what_bounds_allow(plan: Plan, searches: int) -> None:
     saved = [x.saved_s for x in what_if.effects]
     assert saved == sorted(saved, reverse=True)
     for x in what_if.effects:
-        assert x.saved_s == what_if.iteration_time_s - x.iteration_time_s >= -1e-9 * found.iteration_time_s
+        assert x.saved_s == what_if.iteration_time_s - x.iteration_time_s
+        # A worker's own window may grow where its first operation comes earlier, and with it the period.
+        assert x.saved_s >= -1e-9 * found.iteration_time_s or plan.optimizer == "staggered"
         assert x.lower_bound_s <= x.iteration_time_s <= x.same_orders_s * (1 + 1e-9)
     assert json.loads(canonical_json(asdict(found)))["counts"] == found.counts
     assert all(len(line) <= 100 for line in words_of_explanation(found).splitlines())
