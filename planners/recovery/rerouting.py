@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,10 @@ class ReroutedPipelines:
         return self.common.template
 
     def link_delay_s(self, link: Place) -> float:
-        """What a message takes over a link of a pipeline, in s."""
+        """What a message takes over a link of a pipeline, in s; infinite where its columns send each other nothing."""
         links = self.template.links if self._own is None else self._own.links_of(link[0])
-        return links[link[1]].delay_s
+        number = self.template.link_between(link[1], link[1] + 1)
+        return inf if number is None else links[number].delay_s
 
     @property
     def own_empty(self) -> Empty:
