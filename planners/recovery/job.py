@@ -92,7 +92,9 @@ class TrainingJob:
     @property
     def plain(self) -> TrainingJob:
         """The job with one stage a worker."""
-        return self if self.shape.columns is None else replace(self, shape=replace(self.shape, placement="plain", chunks=1))
+        if self.shape.columns is None:
+            return self
+        return replace(self, shape=replace(self.shape, placement="plain", chunks=1))
 
 
 # What GPUs hold: parameters, gradients, optimizer state, and activations beside them.

@@ -18,6 +18,7 @@ from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.check import require_valid
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Place, Plan, Template
+from ..placement.retimed import AnyRetimed, retimed_of
 from ..scheduling.evaluate import evaluate
 from ..scheduling.retimed import Retimed
 from ..slipstream.atlas_folder import plan_path, read_atlas, stored_plan
@@ -123,7 +124,7 @@ class ReroutedPipelines:
             self._plans[empty] = self._planned(empty)
         return self._plans[empty]
 
-    def ordered(self, empty: Empty) -> Retimed:
+    def ordered(self, empty: Empty) -> AnyRetimed:
         """The orders of their plan; the rest as for `outcome`."""
         if not self._goes_by_number:
             return retimed_of(self.plan(empty))
