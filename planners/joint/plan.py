@@ -149,8 +149,8 @@ def warm_up(plan: Plan) -> None:
         plan: one that it will be asked about.
     """
     if plan.is_placed:
-        for kernel in (dispatch, follow, objective_s, fuse):
-            compiled(kernel)
+        for seat_kernel in (dispatch, follow, objective_s, fuse):
+            compiled(seat_kernel)
         replan_joint(plan)
         return
     for kernel in (sweep, retime, objective, fill, latest, pull):
