@@ -94,6 +94,7 @@ class SeatScheduler:
         """When each worker has run its last operation by given orders, in s; 0 without operations."""
         self.value_s(orders)
         return np.array(self._times.free_s)
+
     def times_s(self, orders: SeatOrders) -> tuple[float, float]:
         """Makespan and period of given orders that do not deadlock, in s."""
         self.value_s(orders)
