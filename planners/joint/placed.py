@@ -31,7 +31,7 @@ from ...schemas.plan import Plan, name_of, place_of
 from ..placement.any_routing import routing_bound
 from ..placement.bounds import lower_bound
 from ..placement.pipelines import with_placed_pipelines
-from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem, placed_problem
+from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem, placed_problem, work_s
 from ..placement.scheduler import SeatScheduler
 from ..placement.search import solve
 from ..scheduling.problem import alone
@@ -261,8 +261,7 @@ class _PlacedJointSearch:
         """The best orders by rules for a routing; None where it cannot be better, or memory does not admit it."""
         situation, best = self.situation, self.best
         problem = situation.home.routed(situation.plan, executor)
-        bound_s = max(situation.bound.value_s, lower_bound(problem).value_s)
-        avoided = self._avoided(problem)
+        bound_s, avoided = max(situation.bound.value_s, _busiest_s(problem)), self._avoided(problem)
         if best is not None and (best.settled or (best.avoided_jobs, best.value_s) <= (avoided, bound_s)):
             return None
         try:
@@ -288,6 +287,12 @@ class _PlacedJointSearch:
 def _without_solver(effort: Effort) -> Effort:
     """The same but for exact solvers, which are left to the best routing."""
     return effort if effort.solver == "rules" else replace(effort, solver="heuristic", time_limit_s=0.0)
+
+
+def _busiest_s(problem: PlacedProblem) -> float:
+    """What no orders of a routing undercut, in s, at a glance: all of a worker's work, its sums and its step."""
+    after_s = problem.allreduce_s + problem.optimizer_s
+    return float((work_s(problem) + after_s[problem.worker_column] * problem.live).max())
 
 
 # Routings: who runs which micro-batch at which virtual stage, jobs x stages.
