@@ -21,8 +21,8 @@ from ..placement.any_routing import routing_bound
 from ..placement.bounds import lower_bound, with_any_split
 from ..placement.fusing import with_fused_backwards
 from ..placement.problem import PlacedProblem, SeatOrders, placed_problem, with_placed_orders
+from ..placement.promise import with_placed_prediction
 from ..placement.search import solve
-from ..scheduling.assemble import with_prediction
 from ..scheduling.problem import ROUNDING, Proven
 from ..scheduling.solve import Effort
 from .slots import Slots, route
@@ -87,7 +87,7 @@ def rerouted_plan(plan: Plan, split: bool, effort: Effort) -> Plan:
     """
     found = reroute_placed(plan, split, effort)
     fused = with_fused_backwards(found.problem, found.orders) if split else (found.problem, found.orders)
-    return with_prediction(with_placed_orders(plan, *fused), found.bound_s, found.scope)
+    return with_placed_prediction(with_placed_orders(plan, *fused), found.bound_s, found.scope)
 
 
 def routings(home: PlacedProblem, alike: bool) -> Iterator[Ints]:
