@@ -94,6 +94,11 @@ class SeatScheduler:
         self.value_s(orders)
         return np.array(self._times.free_s)
 
+    @property
+    def operations_s(self) -> tuple[Floats, Floats]:
+        """When each operation of the orders that were timed last starts and ends, worker after worker, in s."""
+        return np.array(self._times.start_s), np.array(self._times.end_s)
+
     def rules_of(self, orders: SeatOrders) -> DueTimes:
         """Rules by which about these orders come about: operations go by their starts."""
         self.value_s(orders)
