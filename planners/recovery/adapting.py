@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, cast
 
-from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions, are_neighbours, are_peers, slow_at
+from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions, are_of_one_pipeline, are_peers, slow_at
 from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan, Stage, Template, name_of, place_of
@@ -210,7 +210,7 @@ class Adapting:
     ) -> tuple[Orders, InfeasibleError | None]:
         """The first orders that are hardly slower than the joint ones, or else these."""
         avoided = _avoided(slowness)
-        is_felt = slowness.factors or slowness.hops_s or (avoided and self._ready(empty, AS_PLANNED).crosses(avoided))
+        is_felt = slowness.inside() or (avoided and self._ready(empty, AS_PLANNED).crosses(avoided))
         if not is_felt:
             return AS_PLANNED, None
         enough_s = self._bound_s(empty, slowness) * (1 + WORTH_IT)
@@ -328,13 +328,13 @@ class Adapting:
         found = self._all_slowness(base, fleet)
         if not found:
             return AS_PLANNED
-        usual_s = self._pipelines.link_delay_s
-        links_s = (
-            (pair, delay_s)
-            for pair, delay_s in found.links_s
-            if (delay_s > usual_s(pair[0]) if are_neighbours(pair) else are_peers(pair) or _are_next(pair))
-        )
+        links_s = (one for one in found.links_s if are_peers(one[0]) or self._is_felt(*one))
         return PlanConditions(found.factors, tuple(links_s))
+
+    def _is_felt(self, pair: PlacePair, delay_s: float) -> bool:
+        """Whether places send each other messages, over a link that is slower than it is planned to be."""
+        usual_s = self._pipelines.link_delay_s(pair)
+        return usual_s is not None and (delay_s > usual_s or not are_of_one_pipeline(pair))
 
     def _all_slowness(self, base: TrainingState, fleet: Fleet) -> PlanConditions:
         """Broken links among what is slow; what is measured of these is measured on the detour."""
@@ -347,8 +347,8 @@ class Adapting:
         links_s = dict(found.links_s)
         broken = slow_at(seats, {}, dict.fromkeys(fleet.broken_links, 0.0))
         for pair, _ in broken.links_s:
-            usual_s = self._pipelines.link_delay_s(pair[0]) if are_neighbours(pair) else 0.0
-            links_s[pair] = max(2 * usual_s, links_s.get(pair, 0.0))
+            usual_s = self._pipelines.link_delay_s(pair) if are_of_one_pipeline(pair) else None
+            links_s[pair] = max(2 * (usual_s or 0.0), links_s.get(pair, 0.0))
         return PlanConditions(found.factors, tuple(sorted(links_s.items())))
 
     def _timed_s(self, empty: Empty, orders: Orders, slowness: PlanConditions) -> float:
@@ -445,8 +445,4 @@ def _back_home(seating: Seating, columns: int) -> Seating:
 
 def _avoided(slowness: PlanConditions) -> tuple[PlacePair, ...]:
     """Slow links between neighbouring stages of unlike pipelines, whose delay a plan cannot say."""
-    return tuple(pair for pair, _ in slowness.links_s if not are_neighbours(pair) and _are_next(pair))
-
-
-def _are_next(pair: PlacePair) -> bool:
-    return abs(pair[0][1] - pair[1][1]) == 1
+    return tuple(pair for pair, _ in slowness.links_s if not (are_of_one_pipeline(pair) or are_peers(pair)))

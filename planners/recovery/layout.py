@@ -26,9 +26,10 @@ from ..oobleck.pace import reduced_bytes, stage_ends_s, warm_ups_of
 from ..pipeline import scheduled
 from ..placement.bounds import bound_of
 from ..placement.pipelines import with_placed_pipelines
+from ..placement.problem import held_bytes, ordered_placed_problem
+from ..placement.promise import with_placed_prediction
 from ..placement.retimed import AnyRetimed, retimed_of
 from ..scheduling.assemble import with_prediction
-from ..scheduling.evaluate import evaluate
 from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import ROUNDING, Parts, home_problem, parts_of
 from ..scheduling.retimed import Retimed
@@ -360,7 +361,7 @@ class PlacedJobPipelines(JobPipelines):
     def plan(self, layout: Layout, planner: Planner | None = None) -> Plan:
         """As `JobPipelines.plan`."""
         plan = self._with_orders(layout, planner)
-        return with_prediction(plan, bound_of(plan))
+        return with_placed_prediction(plan, bound_of(plan))
 
     @cached_property
     def _timed(self) -> Callable[[Layout], AnyRetimed]:
@@ -374,7 +375,7 @@ class PlacedJobPipelines(JobPipelines):
 
     def _most_held_bytes(self, key: PipelineKey) -> tuple[float, ...]:
         """The most that a GPU of each column holds of activations."""
-        return evaluate(self._with_orders((key,))).peak_memory_bytes
+        return tuple(held_bytes(*ordered_placed_problem(self._with_orders((key,)))).tolist())
 
 
 def pipelines_by(job: TrainingJob, schedule: Schedule | None = None) -> JobPipelines:

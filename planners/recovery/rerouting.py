@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.check import require_valid
+from ...schemas.conditions import PlacePair
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Place, Plan, Template
 from ..placement.retimed import AnyRetimed, retimed_of
@@ -71,11 +71,16 @@ class ReroutedPipelines:
         """The stages of every pipeline."""
         return self.common.template
 
-    def link_delay_s(self, link: Place) -> float:
-        """What a message takes over a link of a pipeline, in s; infinite where its columns send each other nothing."""
-        links = self.template.links if self._own is None else self._own.links_of(link[0])
-        number = self.template.link_between(link[1], link[1] + 1)
-        return inf if number is None else links[number].delay_s
+    def link_delay_s(self, pair: PlacePair) -> float | None:
+        """What a message takes between two places, in s; None where their stages send each other nothing.
+
+        Args:
+            pair: of one pipeline; between two pipelines it is what the first one's own links take.
+        """
+        (k, i), (_, j) = pair
+        number = self.template.link_between(i, j)
+        links = self.template.links if self._own is None else self._own.links_of(k)
+        return None if number is None else links[number].delay_s
 
     @property
     def own_empty(self) -> Empty:
