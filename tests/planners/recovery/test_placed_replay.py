@@ -17,7 +17,7 @@ from rtk.planners.recovery.placing import placed_job
 from rtk.planners.shape import Shape, template_of
 from rtk.replaying import ReplayRequest, ask, digest_of
 from rtk.runners.traces.read import TraceOptions
-from rtk.runners.traces.verbs import FaultScenario, Renewal, generate
+from rtk.runners.traces.verbs import FaultScenario, Lasting, Renewal
 from rtk.schemas.conditions import PlanConditions
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InfeasibleError
@@ -88,7 +88,9 @@ def test_rtk_begins_in_a_v_where_that_is_fastest_and_goes_on_after_failures() ->
     assert plan is not None and plan.templates[0].placement == shape.columns
     assert began.microbatches_per_s > 1.1 * other.microbatches_per_s
     first, *_ = found.react(began, Moment(1e4, Fleet(names(7)), ("n7",), failures=1, done=0.5))
-    assert first.answer == "re-route" and first.left < 1
+    assert first.answer in ("re-route", "normalize") and first.left < 1
+    after = found.plan(first.standing)
+    assert after is not None and after.templates == plan.templates
 
 
 def test_pipelines_of_a_placement_are_near_the_bound_and_say_what_slow_workers_cost() -> None:
@@ -114,30 +116,29 @@ def test_state_of_a_column_is_of_all_its_stages_and_tied_weights_count_once() ->
     assert (first, *others) == (400.0, 800.0, 800.0, 800.0)
 
 
-@pytest.mark.parametrize(("bytes_per_s", "chosen"), [(1e9, "v"), (0.4, "plain")])
-def test_best_depends_on_the_network(bytes_per_s: float, chosen: str) -> None:
-    """Where messages take no time the V starts sooner; where each takes long, crossing every link once is best."""
+@pytest.mark.parametrize(("bytes_per_s", "is_plain"), [(1e9, False), (0.4, True)])
+def test_best_depends_on_the_network(bytes_per_s: float, is_plain: bool) -> None:
+    """Where messages take no time several chunks fill sooner; where they take long, crossing links once is best."""
     network = Network(None, Connection(0.0, bytes_per_s))
     job = TrainingJob(profile(*[1.0] * 8, network=network), Shape(4, 2, 4), costs=COSTS)
     found, told_of = placed_job(job, PlacementChoice("best", 2))
     times_s = {row["placement"]: row["iteration_time_s"] for row in told_of}
-    assert found.shape.placement == chosen == min(times_s, key=lambda one: times_s[one])
-    assert found.plain.shape == job.shape
+    assert found.shape.placement == min(times_s, key=lambda one: times_s[one])
+    assert (found.shape.placement == "plain") is is_plain is (found.plain is found)
 
 
 def test_a_report_says_who_trains_in_which_placement() -> None:
     """Each policy's own, that it knows none, and what each placement was worth; a plain one has no such words."""
     job = TrainingJob(profile(*[1.0] * 8), Shape(4, 2, 4), costs=COSTS, schedule="zero-bubble")
-    scenario = FaultScenario(names(9), 4000.0, Renewal(9000.0), seed=3)
-    assert len(generate(scenario)) > 9
-    plain = ReplayRequest(job, scenario, TraceOptions(nodes=names(9)), NAMES)
+    scenario = FaultScenario(9, 4000.0, Renewal(Lasting(9000.0), Lasting(600.0)), seed=3)
+    plain = ReplayRequest(job, scenario, TraceOptions(), NAMES)
     asked = replace(plain, placement=PlacementChoice("v", 2))
     report, usual = ask(asked), ask(plain)
     words = {one.policy: one.placement for one in report.policies}
     assert {name for name, one in words.items() if one is not None} == {n for n in NAMES if knows_placements(n)}
     assert words["slipstream"] == report.job["placement"] == "V, 2 chunks a worker"
     assert any("know no placements: oobleck" in line for line in report.remarks)
-    assert parse_document(canonical(report), ReplayReport) == report
+    assert parse_document(canonical(report), ReplayReport, "the report") == report
     assert "placement" not in canonical(usual) and digest_of(plain) != digest_of(asked)
     mine, its = (next(one for one in each.policies if one.policy == "bamboo") for each in (report, usual))
     assert mine.healthy_iteration_time_s == its.healthy_iteration_time_s
@@ -176,7 +177,7 @@ def test_the_command_chooses_and_says_so(tmp_path: Path) -> None:
     swept = rtk("sweep", str(sweep), "-o", str(tmp_path / "out"))
     assert swept.returncode == 0, swept.stderr
     reports = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").glob("*.json"))]
-    words = {one["job"].get("placement") for one in reports if one["format"] == "rtk.replay"}
+    words = {one["job"].get("placement") for one in reports if one.get("format") == "rtk.replay"}
     assert words == {None, best["job"]["placement"], "V, 2 chunks a worker"}
     wrong = rtk("sweep", "-", "-o", str(tmp_path / "other"), stdin=sweep.read_text().replace("best:2", "w"))
     assert wrong.returncode == 2 and "'w' is no placement" in wrong.stderr
