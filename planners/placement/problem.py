@@ -109,6 +109,14 @@ class PlacedProblem:
         """
         return replace(self, executor=executor, hop_s=_hops_s(plan, self.origin, self.pipeline, executor))
 
+    def costing(self, plan: Plan) -> PlacedProblem:
+        """The same routing and split backwards with another plan's durations, delays and limits.
+
+        Args:
+            plan: of the same micro-batches, pipelines and placement.
+        """
+        return _problem(plan, self.origin, self.microbatch, self.executor, self.split)
+
 
 def placed_problem(plan: Plan, *, split: bool = True) -> PlacedProblem:
     """The problem in which every pipeline runs its own micro-batches.

@@ -87,6 +87,11 @@ class SeatScheduler:
         """The makespan, or period, of given orders in s; infinite where they deadlock."""
         return self._timed_s(self._form.ints([code for order in orders for code in order]))
 
+    def ends_s(self, orders: SeatOrders) -> Floats:
+        """When each worker has run its last operation by given orders, in s; 0 without operations."""
+        self.value_s(orders)
+        return np.array(self._times.free_s)
+
     def times_s(self, orders: SeatOrders) -> tuple[float, float]:
         """Makespan and period of given orders that do not deadlock, in s."""
         self.value_s(orders)

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 FIRST_LOOK = 8
 # Up to so many operations published orders are tried; to write them down takes as long as some rules.
 PUBLISHED_OPERATIONS = 120_000
-# Operations that rules may schedule in all, and annealing: a second or two of machine code each.
+# Operations that rules may schedule in all, and annealing: a second or two of machine code each; and rules for whoever
+# waits, a fifth of a second.
 RULES_OPERATIONS = 10_000_000
+HURRIED_OPERATIONS = 600_000
 ANNEALED_OPERATIONS = 12_000_000
 # From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
@@ -66,7 +68,8 @@ def solve(
 
     Args:
         problem: what to order.
-        effort: how hard to try: "rules" tries a few rules and published orders, in milliseconds, for whoever waits.
+        effort: how hard to try: "rules" tries published orders and as many rules as a fifth of a second is enough for,
+            for whoever waits.
         bound_s: what no orders undercut, in s; the search ends there.
         start: orders that are known already; what is found is no worse.
         anneals: whether to search on by chance where no rule reaches the bound: for seconds.
@@ -74,7 +77,9 @@ def solve(
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
     """
+    is_hurried = effort.solver == "rules"
     rules = list(portfolio(problem))
+    rules = rules[: max(FIRST_LOOK, (HURRIED_OPERATIONS if is_hurried else RULES_OPERATIONS) // problem.operations)]
     best = PlacedSolution([], float("inf"), bound_s, "nothing")
     if start is not None:
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
@@ -82,10 +87,10 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
-        lambda best: _anneal(problem, rules, best, effort.seed) if anneals else best,
+        lambda best: _anneal(problem, rules, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort),
     )
-    for part in parts[:2] if effort.solver == "rules" else parts:
+    for part in parts:
         best = part(best)
         if best.optimal:
             break
@@ -93,10 +98,9 @@ def solve(
 
 
 def _try_rules(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution) -> PlacedSolution:
-    """The best by these rules, as far as the budget goes."""
-    tried = rules[: max(FIRST_LOOK, RULES_OPERATIONS // problem.operations)]
-    scheduler = SeatScheduler(problem, runs=len(tried))
-    for one in tried:
+    """The best by these rules."""
+    scheduler = SeatScheduler(problem, runs=len(rules))
+    for one in rules:
         found_s = scheduler.run(one)
         if found_s < best.value_s:
             best = _better(best, found_s, scheduler.orders(), "portfolio")
@@ -123,10 +127,9 @@ def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolut
     runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
     if runs < FEWEST_RUNS:
         return best
-    tried = rules[: max(FIRST_LOOK, RULES_OPERATIONS // problem.operations)]
-    scheduler = SeatScheduler(problem, runs=len(tried) + (STARTS + 1) * runs)
+    scheduler = SeatScheduler(problem, runs=len(rules) + (STARTS + 1) * runs)
     chance = random.Random(seed)
-    for start in sorted(tried, key=scheduler.run)[:STARTS]:
+    for start in sorted(rules, key=scheduler.run)[:STARTS]:
         best = _anneal_from(scheduler, start, best, runs, chance)
     return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
 
