@@ -33,7 +33,7 @@ import numpy as np
 from ..scheduling.exact_solver import common_unit
 from ..scheduling.lower_bound import Bound
 from ..scheduling.one_machine import Machine, Queue, Solved, Spot, most_binding
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, least_halves_s
 from .problem import ordered_placed_problem
 from .seat_chains import Frame, SeatChain, seat_routes_of, seat_times
 
@@ -127,13 +127,12 @@ def _promise_s(machine: Machine) -> float:
 def with_any_split(problem: PlacedProblem) -> PlacedProblem:
     """A split problem that no orders of this routing beat, wherever their backwards are split and wherever not.
 
-    Orders with a B are orders with I and W in its place, if I lasts no longer than either, and W no longer than what
-    is left of B: its message comes no later, and no more is held, if the stash is no larger than the activation.
+    Orders with a B are orders with I and W in its place, if these take no longer than either: its message comes no
+    later, and no more is held, if the stash is no larger than the activation.
     """
     duration_s = problem.duration_s.copy()
-    input_s, weight_s, whole_s = np.moveaxis(duration_s[..., BACKWARD:], -1, 0)
-    duration_s[..., BACKWARD] = np.minimum(input_s, whole_s)
-    duration_s[..., WEIGHT] = np.minimum(weight_s, whole_s - duration_s[..., BACKWARD])
+    halves_s = least_halves_s(*np.moveaxis(duration_s[..., BACKWARD:], -1, 0))
+    duration_s[..., BACKWARD], duration_s[..., WEIGHT] = halves_s
     stash_bytes = np.minimum(problem.stash_bytes, problem.activation_bytes)
     return replace(problem.with_split(True), duration_s=duration_s, stash_bytes=stash_bytes)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from .problem import work_s
 from .scheduler import DueTimes
 
 if TYPE_CHECKING:
@@ -83,16 +84,6 @@ def due_s(problem: PlacedProblem, apart_s: float, group: int = 1) -> Floats:
 def pace_s(problem: PlacedProblem) -> float:
     """The busiest worker's work by the number of jobs, in s."""
     return float(work_s(problem).max() / problem.jobs)
-
-
-def work_s(problem: PlacedProblem) -> Floats:
-    """What each worker has to do, in s; array of workers."""
-    stage = np.arange(problem.stages)[None, :]
-    duration_s = problem.duration_s[problem.executor, stage]
-    backward_s = np.where(problem.split, duration_s[..., 1] + duration_s[..., 2], duration_s[..., 3])
-    found: Floats = np.zeros(problem.workers)
-    np.add.at(found, problem.executor, duration_s[..., 0] + backward_s)
-    return found
 
 
 def alone_s(problem: PlacedProblem, stretch: float) -> Floats:

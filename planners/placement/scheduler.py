@@ -12,6 +12,7 @@ from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import KINDS, ROUNDING
 from .dispatch import NONE, SeatCosts, SeatKeys, SeatState, dispatch
+from .problem import held_bytes
 from .times import SeatTimes, follow, objective_s
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ class SeatScheduler:
         )  # fmt: skip
         self._times = times_of(problem, form)
         self._dispatch, self._follow = form.kernel(dispatch), form.kernel(follow)
-        self._objective = (
-            form.kernel(objective_s), problem.staggered, form.ints(problem.worker_column), self._costs.start,
-            form.floats(problem.allreduce_s), form.floats(problem.optimizer_s), self._times.first_s,
-            self._times.free_s, floats(columns), floats(columns),
+        self._objective = form.kernel(objective_s)
+        self._windows = (
+            form.ints(problem.worker_column), self._costs.start, form.floats(problem.allreduce_s),
+            form.floats(problem.optimizer_s), self._times.first_s, self._times.free_s, floats(columns), floats(columns),
         )  # fmt: skip
 
     def run(self, rules: DueTimes) -> float:
@@ -89,6 +90,16 @@ class SeatScheduler:
         """The makespan, or period, of given orders in s; infinite where they deadlock."""
         return self._timed_s(self._form.ints([code for order in orders for code in order]))
 
+    def ends_s(self, orders: SeatOrders) -> Floats:
+        """When each worker has run its last operation by given orders, in s; 0 without operations."""
+        self.value_s(orders)
+        return np.array(self._times.free_s)
+
+    def times_s(self, orders: SeatOrders) -> tuple[float, float]:
+        """Makespan and period of given orders that do not deadlock, in s."""
+        self.value_s(orders)
+        return float(self._objective(False, *self._windows)), float(self._objective(True, *self._windows))
+
     def rules_of(self, orders: SeatOrders) -> DueTimes:
         """Rules by which about these orders come about: operations go by their starts."""
         self.value_s(orders)
@@ -105,28 +116,14 @@ class SeatScheduler:
     def _timed_s(self, order: Any) -> float:
         if not self._follow(tuple(self._costs), tuple(self._times), order):
             return float("inf")
-        function, *arguments = self._objective
-        return float(function(*arguments))
+        return float(self._objective(self.problem.staggered, *self._windows))
 
 
 def fits(problem: PlacedProblem, orders: SeatOrders) -> bool:
     """Whether orders keep all workers within their limits."""
-    sizes, stash_bytes = problem.activation_bytes, problem.stash_bytes
-    for limit_bytes, order in zip(problem.limit_bytes.tolist(), orders, strict=True):
-        if limit_bytes == np.inf or not len(order):
-            continue
-        cell, kind = np.divmod(np.asarray(order), KINDS)
-        job, stage = np.divmod(cell, problem.stages)
-        split = problem.split[job, stage]
-        held = np.zeros(len(cell))
-        for one in np.unique(stage).tolist():
-            here = stage == one
-            whole = np.cumsum(here * np.select([kind == 0, kind == 1], [1, -1], 0))
-            stashed = np.cumsum(here * np.select([(kind == 1) & split, kind == 2], [1, -1], 0))
-            held += whole * sizes[one] + stashed * stash_bytes[one]
-        if held.max() > limit_bytes * (1 + ROUNDING):
-            return False
-    return True
+    if not np.isfinite(problem.limit_bytes).any():
+        return True
+    return bool((held_bytes(problem, orders) <= problem.limit_bytes * (1 + ROUNDING)).all())
 
 
 def reserves_bytes(problem: PlacedProblem) -> Floats:

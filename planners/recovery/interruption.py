@@ -90,7 +90,7 @@ class Interruptions:
 
     def __init__(self, costs: Costs, plan: PlanOf, seats: SeatsOf) -> None:
         self._costs, self._plan, self._seats = costs, plan, seats
-        self._timetables: dict[Hashable, Timetable] = {}
+        self._timetables: dict[Hashable, Timetable | None] = {}
         self._left: dict[Hashable, float] = {}
 
     def resumed(self, standing: TrainingState, steps: Transition, moment: Moment) -> Transition:
@@ -131,6 +131,8 @@ class Interruptions:
         question = (*keys, lost, moved, phase)
         if question not in self._left:
             running, following = self._timetable(keys[0], standing), self._timetable(keys[1], step.standing)
+            if running is None or following is None:
+                return 1.0
             pace = running.makespan_s / (standing.iteration_time_s or 1.0)
             at_s = phase / PHASES * running.makespan_s
             reached = running.reached(lost, at_s, at_s + self._costs.detection_s * pace)
@@ -141,10 +143,12 @@ class Interruptions:
     def _key(self, standing: TrainingState, seats: Mapping[Place, str]) -> Hashable:
         return nameless(standing.formation, set(seats.values()))
 
-    def _timetable(self, key: Hashable, standing: TrainingState) -> Timetable:
+    def _timetable(self, key: Hashable, standing: TrainingState) -> Timetable | None:
+        """Of the plan in force; None where its workers hold several virtual stages."""
         if key not in self._timetables:
             _make_room(self._timetables)
-            self._timetables[key] = Timetable(self._plan(standing))
+            plan = self._plan(standing)
+            self._timetables[key] = None if plan.is_placed else Timetable(plan)
         return self._timetables[key]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rtk.planners.recovery.answers import PolicyName, answers_for, remedies_of
+from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.slipstream.placed_rerouting import rerouted_plan
 from rtk.runners.virtual.job import simulate_story
@@ -46,17 +46,10 @@ def test_a_column_without_a_live_worker_ends_the_job() -> None:
         answers_for(plan, None, None, 100)(plan, crew_of(plan, "0/1", "1/1"), HEALTHY)
 
 
-@pytest.mark.parametrize("policy", [PolicyName.JOINT, PolicyName.OOBLECK])
-def test_other_policies_refuse_a_placement_by_name(policy: PolicyName) -> None:
-    """They plan for workers of one stage each."""
-    with pytest.raises(InvalidInputError, match=policy.value):
-        answers_for(running(v_placement(2)), policy, None, 100)
-
-
-def test_what_is_slow_has_no_remedy_there() -> None:
-    """Re-routing does not heed it, which --mitigate says at once."""
-    with pytest.raises(InvalidInputError, match="policy joint"):
-        remedies_of("S3=1h", running(v_placement(2)), None)
+def test_oobleck_refuses_a_placement_by_name() -> None:
+    """Its templates are of one stage a worker."""
+    with pytest.raises(InvalidInputError, match="oobleck"):
+        answers_for(running(v_placement(2)), PolicyName.OOBLECK, None, 100)
 
 
 def test_a_simulated_job_goes_on_after_a_death_in_a_v() -> None:
