@@ -24,6 +24,7 @@ from ..schemas.resumption import RestOperation, print_rest_operation
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
 from .program import (
     AllReduce,
+    BeginSum,
     Compute,
     GradientBucket,
     Instruction,
@@ -296,6 +297,8 @@ class _Clock:
                     self._receive(rank, instruction.message, now_s)
                 else:
                     self.waiting[instruction.message] = (now_s, rank)
+            case BeginSum():
+                self._go_on(rank, now_s)  # a plan does not promise that it makes anything faster
             case AllReduce():
                 self._sum(rank, machine, instruction, now_s)
             case Step():
