@@ -61,6 +61,7 @@ def solve(
     bound_s: float = 0.0,
     *,
     start: SeatOrders | None = None,
+    known: Sequence[DueTimes] = (),
     anneals: bool = True,
 ) -> PlacedSolution:
     """Order a placed problem's operations for the least makespan, or period.
@@ -71,14 +72,15 @@ def solve(
             for whoever waits.
         bound_s: what no orders undercut, in s; the search ends there.
         start: orders that are known already; what is found is no worse.
+        known: what a search has found for a problem much like this one: it goes on from there, with fewer other rules.
         anneals: whether to search on by chance where no rule reaches the bound: for seconds.
 
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
     """
     is_hurried = effort.solver == "rules"
-    rules = list(portfolio(problem))
-    rules = rules[: max(FIRST_LOOK, (HURRIED_OPERATIONS if is_hurried else RULES_OPERATIONS) // problem.operations)]
+    most = HURRIED_OPERATIONS if is_hurried or known else RULES_OPERATIONS
+    rules = [*known, *portfolio(problem)][: max(FIRST_LOOK, most // problem.operations)]
     best = PlacedSolution([], float("inf"), bound_s, "nothing")
     if start is not None:
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
@@ -86,7 +88,7 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
-        lambda best: _anneal(problem, rules, best, effort.seed) if anneals and not is_hurried else best,
+        lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort),
     )
     for part in parts:
