@@ -68,6 +68,7 @@ class PlacedReplanner:
             InvalidInputError: workers of a column differ.
         """
         require_alike(self.common)
+        self.grid.require_feasible(failures, "--failures")
         vector, best = self._shared(failures) if self._shares else self._least(failures)
         plan = _saying(best, unplaced(self.common, vector))
         failed = self.grid.stage_failures(vector)
