@@ -92,6 +92,11 @@ class SeatScheduler:
         self.value_s(orders)
         return np.array(self._times.free_s)
 
+    @property
+    def operations_s(self) -> tuple[Floats, Floats]:
+        """When each operation of the orders that were timed last starts and ends, worker after worker, in s."""
+        return np.array(self._times.start_s), np.array(self._times.end_s)
+
     def times_s(self, orders: SeatOrders) -> tuple[float, float]:
         """Makespan and period of given orders that do not deadlock, in s."""
         self.value_s(orders)
