@@ -18,7 +18,7 @@ from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
 from .exact_seats import SeatCpSat
 from .published import published_orders
-from .rules import pace_s, portfolio
+from .rules import pace_s, paced_greedy, portfolio
 from .scheduler import DueTimes, SeatScheduler, fits
 
 if TYPE_CHECKING:
@@ -125,13 +125,19 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
 
 
 def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, seed: int) -> PlacedSolution:
-    """Annealing of due times: from the best rules, and at last from the best orders, as far as the budget goes."""
+    """Annealing of due times: from the best rules, and at last from the best orders, as far as the budget goes.
+
+    Under limits one of the starts has greedy priorities with paced entries, even if others are better as they are: from
+    there moves of entries alone lead far.
+    """
     runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
     if runs < FEWEST_RUNS:
         return best
     scheduler = SeatScheduler(problem, runs=len(rules) + (STARTS + 1) * runs)
     chance = random.Random(seed)
-    for start in sorted(rules, key=scheduler.run)[:STARTS]:
+    starts = sorted(paced_greedy(problem), key=scheduler.run)[:1]
+    starts = sorted(rules, key=scheduler.run)[: STARTS - len(starts)] + starts
+    for start in starts:
         best = _anneal_from(scheduler, start, best, runs, chance)
     return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
 
