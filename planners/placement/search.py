@@ -18,7 +18,7 @@ from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
 from .exact_seats import SeatCpSat
 from .published import published_orders
-from .rules import pace_s, portfolio
+from .rules import pace_s, paced_greedy, portfolio
 from .scheduler import DueTimes, SeatScheduler, fits
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def solve(
     bound_s: float = 0.0,
     *,
     start: SeatOrders | None = None,
+    known: Sequence[DueTimes] = (),
     anneals: bool = True,
 ) -> PlacedSolution:
     """Order a placed problem's operations for the least makespan, or period.
@@ -72,14 +73,15 @@ def solve(
             for whoever waits.
         bound_s: what no orders undercut, in s; the search ends there.
         start: orders that are known already; what is found is no worse.
+        known: what a search has found for a problem much like this one: it goes on from there, with fewer other rules.
         anneals: whether to search on by chance where no rule reaches the bound: for seconds.
 
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
     """
     is_hurried = effort.solver == "rules"
-    rules = list(portfolio(problem))
-    rules = rules[: max(FIRST_LOOK, (HURRIED_OPERATIONS if is_hurried else RULES_OPERATIONS) // problem.operations)]
+    most = HURRIED_OPERATIONS if is_hurried or known else RULES_OPERATIONS
+    rules = [*known, *portfolio(problem)][: max(FIRST_LOOK, most // problem.operations)]
     best = PlacedSolution([], float("inf"), bound_s, "nothing")
     if start is not None:
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
@@ -87,7 +89,7 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
-        lambda best: _anneal(problem, rules, best, effort.seed) if anneals and not is_hurried else best,
+        lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort),
     )
     for part in parts:
@@ -123,13 +125,19 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
 
 
 def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, seed: int) -> PlacedSolution:
-    """Annealing of due times: from the best rules, and at last from the best orders, as far as the budget goes."""
+    """Annealing of due times: from the best rules, and at last from the best orders, as far as the budget goes.
+
+    Under limits one of the starts has greedy priorities with paced entries, even if others are better as they are: from
+    there moves of entries alone lead far.
+    """
     runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
     if runs < FEWEST_RUNS:
         return best
     scheduler = SeatScheduler(problem, runs=len(rules) + (STARTS + 1) * runs)
     chance = random.Random(seed)
-    for start in sorted(rules, key=scheduler.run)[:STARTS]:
+    starts = sorted(paced_greedy(problem), key=scheduler.run)[:1]
+    starts = sorted(rules, key=scheduler.run)[: STARTS - len(starts)] + starts
+    for start in starts:
         best = _anneal_from(scheduler, start, best, runs, chance)
     return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
 

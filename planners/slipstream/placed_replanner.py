@@ -20,11 +20,16 @@ from ..placement.problem import placed_problem
 from ..scheduling.problem import ROUNDING
 from .cluster import alike, effort_of, grid_of, plan_with_failures
 from .normalization import Vector, bubble_costs, columns, least_worst, marginal_greedy
-from .placed_rerouting import rerouted_plan
+from .placed_rerouting import reroute_placed, rerouted_plan
 from .replanner import Replanner, Units, column_failures_of, compared_with, require_alike, unplaced
 
 if TYPE_CHECKING:
     from ...schemas.plan import Prediction
+    from ..placement.scheduler import DueTimes
+
+# From so many micro-batches at virtual stages on, the numbers of failures with equally many live workers in the column
+# with the fewest share a search: that column's work decides what an iteration takes.
+SHARED_CELLS = 1500
 
 
 class PlacedReplanner:
@@ -40,6 +45,7 @@ class PlacedReplanner:
         self.grid = grid_of(common)
         self._made: dict[Units, Plan] = {}
         self._bounds_s: dict[Vector, float] = {}
+        self._donors: dict[int, tuple[Plan, DueTimes]] = {}
 
     def in_place(self, failed_units: Units, *, compared: bool = True) -> Plan:
         """As `Replanner.in_place`.
@@ -63,6 +69,13 @@ class PlacedReplanner:
         """
         require_alike(self.common)
         self.grid.require_feasible(failures, "--failures")
+        vector, best = self._shared(failures) if self._shares else self._least(failures)
+        plan = _saying(best, unplaced(self.common, vector))
+        failed = self.grid.stage_failures(vector)
+        return AtlasEntry(failures, failed, self._by_column(best), Recipe(stored=digest(plan))), plan
+
+    def _least(self, failures: int) -> tuple[Vector, Plan]:
+        """The answer whose plan takes least, each searched for that may."""
         vector: Vector = ()
         best: Plan | None = None
         for other in sorted(self._answers(failures), key=self.bound_s):
@@ -71,9 +84,35 @@ class PlacedReplanner:
                 if best is None or _time_s(found) < _time_s(best) * (1 - ROUNDING):
                     vector, best = other, found
         assert best is not None
-        plan = _saying(best, unplaced(self.common, vector))
-        failed = self.grid.stage_failures(vector)
-        return AtlasEntry(failures, failed, self._by_column(best), Recipe(stored=digest(plan))), plan
+        return vector, best
+
+    @property
+    def _shares(self) -> bool:
+        """Whether numbers of failures share what a search has found: where it takes seconds."""
+        stages, jobs = len(self.common.template.stages), self.common.microbatches * self.common.dp
+        return effort_of(self.common).solver != "rules" and stages * jobs >= SHARED_CELLS
+
+    def _shared(self, failures: int) -> tuple[Vector, Plan]:
+        """The answer of least bound, by the rules that come of a search for more failures, if there are any."""
+        vector, donor = self._promising(failures), failures
+        while donor < self.most and max(self._promising(donor + 1)) == max(vector):
+            donor += 1
+        if donor == failures:
+            return vector, self._donated(failures)[0]
+        plan = self._without(self.grid.last_units(vector))
+        known = [self._donated(donor)[1]]
+        return vector, reroute_placed(plan, self.common.split, effort_of(self.common), known).planned(plan)
+
+    def _donated(self, failures: int) -> tuple[Plan, DueTimes]:
+        """The plan that a search finds for so many failures, and the rules of its orders."""
+        if failures not in self._donors:
+            plan = self._without(self.grid.last_units(self._promising(failures)))
+            found = reroute_placed(plan, self.common.split, effort_of(self.common))
+            self._donors[failures] = found.planned(plan), found.rules
+        return self._donors[failures]
+
+    def _promising(self, failures: int) -> Vector:
+        return min(self._answers(failures), key=self.bound_s)
 
     def rebuilt(self, entry: AtlasEntry, failed_units: Units | None = None) -> Plan:
         """The plan for an entry's failures, where they are known once those have moved that normalization moves.

@@ -10,7 +10,7 @@ orders; the best is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from ..placement.bounds import lower_bound, with_any_split
 from ..placement.fusing import with_fused_backwards
 from ..placement.problem import PlacedProblem, SeatOrders, placed_problem, with_placed_orders
 from ..placement.promise import with_placed_prediction
+from ..placement.scheduler import DueTimes, SeatScheduler
 from ..placement.search import solve
 from ..scheduling.problem import ROUNDING, Proven
 from ..scheduling.solve import Effort
@@ -41,14 +42,26 @@ class PlacedRerouting(Proven):
     orders: SeatOrders
     scope: ProofScope
 
+    @property
+    def rules(self) -> DueTimes:
+        """Rules by which about these orders come about, also where others have failed."""
+        return SeatScheduler(self.problem).rules_of(self.orders)
 
-def reroute_placed(plan: Plan, split: bool, effort: Effort) -> PlacedRerouting:
+    def planned(self, plan: Plan) -> Plan:
+        """The plan with these orders, I and W joined where nothing gets longer, and a prediction."""
+        return with_placed_prediction(
+            with_placed_orders(plan, *with_fused_backwards(self.problem, self.orders)), self.bound_s, self.scope
+        )
+
+
+def reroute_placed(plan: Plan, split: bool, effort: Effort, known: Sequence[DueTimes] = ()) -> PlacedRerouting:
     """The best routing that is tried, in the best orders found.
 
     Args:
         plan: alike pipelines of one template, each column with a live worker; its orders do not matter.
         split: whether backwards may be split.
         effort: how hard to try; what is tried of routings shares the time.
+        known: what has been found for other failures, to go on from there.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
@@ -63,7 +76,7 @@ def reroute_placed(plan: Plan, split: bool, effort: Effort) -> PlacedRerouting:
     for number in np.argsort(bounds_s, kind="stable").tolist():
         if best is not None and (best.optimal or bounds_s[number] >= best.value_s * (1 - ROUNDING)):
             break
-        found = solve(problems[number], share, bounds_s[number])
+        found = solve(problems[number], share, bounds_s[number], known=known)
         if best is None or found.value_s < best.value_s:
             scope: ProofScope = "all-routings" if alike else "routing"
             proven_s = bound_s if alike else _with_any_split_s(problems[number], found.bound_s)
@@ -85,9 +98,7 @@ def rerouted_plan(plan: Plan, split: bool, effort: Effort) -> Plan:
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
     """
-    found = reroute_placed(plan, split, effort)
-    fused = with_fused_backwards(found.problem, found.orders) if split else (found.problem, found.orders)
-    return with_placed_prediction(with_placed_orders(plan, *fused), found.bound_s, found.scope)
+    return reroute_placed(plan, split, effort).planned(plan)
 
 
 def routings(home: PlacedProblem, alike: bool) -> Iterator[Ints]:

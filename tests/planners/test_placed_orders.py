@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -10,14 +11,24 @@ from hypothesis import strategies as st
 
 from rtk.planners.placement.bounds import lower_bound
 from rtk.planners.placement.fusing import with_fused_backwards
-from rtk.planners.placement.problem import PlacedProblem, SeatOrders
+from rtk.planners.placement.problem import (
+    PlacedProblem,
+    SeatOrders,
+    ordered_placed_problem,
+    with_placed_orders,
+)
+from rtk.planners.placement.promise import with_placed_prediction
 from rtk.planners.placement.published import column_of_loop, column_of_v, published_orders
+from rtk.planners.placement.rules import portfolio
 from rtk.planners.placement.scheduler import INTERPRETED_OPERATIONS, DueTimes, SeatScheduler, fits
 from rtk.planners.placement.search import solve
-from rtk.planners.scheduling.problem import KINDS
+from rtk.planners.scheduling.evaluate import evaluate
+from rtk.planners.scheduling.problem import FORWARD, KINDS
 from rtk.planners.scheduling.solve import Effort
 from rtk.schemas.errors import InfeasibleError
+from rtk.schemas.plan import Plan
 
+from ..placed_plans import placed_plans
 from .placed_orders import keeps_limits, placed, timing
 
 TIMES_S = st.sampled_from([0.0, 0.5, 1.0, 1.2, 3.0])
@@ -107,6 +118,36 @@ def test_backwards_are_joined_where_there_is_time() -> None:
     assert not with_fused_backwards(problem, scheduler.orders())[0].split.any()
 
 
+@settings(max_examples=50, deadline=None)
+@given(placed_plans().filter(lambda plan: len(plan.templates) == 1))
+def test_plans_are_timed_and_written_as_they_are_read(plan: Plan) -> None:
+    """What the search's kernels promise of orders is what the evaluator says, and codes are written as they were."""
+    promised, timed = with_placed_prediction(plan, 0.0).prediction, evaluate(plan)
+    assert promised is not None
+    assert promised.makespan_s == pytest.approx(timed.makespan_s, rel=1e-12)
+    assert promised.period_s == pytest.approx(timed.period_s, rel=1e-12)
+    assert promised.bubble_ratio == pytest.approx(timed.bubble_ratio, abs=1e-12)
+    assert promised.peak_memory_bytes == pytest.approx(timed.peak_memory_bytes, rel=1e-12)
+    assert with_placed_orders(plan, *ordered_placed_problem(plan)).workers == plan.workers
+
+
+def test_whoever_waits_gets_the_best_of_many_rules() -> None:
+    """At half of 1F1B's memory: of a problem so small all rules are tried, not the first ones only."""
+    problem = placed(column_of_v(4, 2), [9], limit=2, staggered=True)
+    scheduler = SeatScheduler(problem, runs=1_000)
+    found = solve(problem, Effort("rules"), 0.0)
+    assert found.value_s <= min(map(scheduler.run, portfolio(problem)))
+    assert found.value_s < min(map(scheduler.run, islice(portfolio(problem), 8)))
+
+
+def test_what_is_known_of_another_problem_is_gone_on_from() -> None:
+    """Rules that are known are tried first, so what is found is no worse than by them."""
+    problem = placed(column_of_v(4, 2), [9], limit=2, staggered=True)
+    known = SeatScheduler(problem).rules_of(solve(problem, Effort("rules")).orders)
+    less = replace(problem, limit_bytes=problem.limit_bytes * 1.25)
+    assert solve(less, Effort("rules"), known=[known]).value_s <= SeatScheduler(less).run(known)
+
+
 @settings(max_examples=30, deadline=None)
 @given(problems(2), st.integers(0, 3))
 def test_what_is_found_is_no_worse_than_what_is_known(problem: PlacedProblem, seed: int) -> None:
@@ -127,7 +168,9 @@ def test_machine_code_gives_the_same_orders(monkeypatch: pytest.MonkeyPatch) -> 
     """Interpreted or compiled, the kernels make the same decisions."""
     problem = placed(column_of_v(4, 3), [6, 5], limit=2.0, delay_s=0.5)
     chance = np.random.default_rng(0)
-    tried = DueTimes(np.arange(11, dtype=np.float64) * 4.0, chance.normal(size=(12, KINDS)), 1.0, 3.0, 0.5)
+    tried = DueTimes(
+        np.arange(11, dtype=np.float64) * 4.0, chance.normal(size=(12, KINDS)), np.arange(11) * 3.0 - 3.0, 0.5
+    )
     found = []
     for operations in (1, INTERPRETED_OPERATIONS):
         scheduler = SeatScheduler(problem, runs=operations)
@@ -157,6 +200,27 @@ def test_published_schedules_are_reached_at_their_memory(
         found = solve(one, Effort(), goal)
         assert found.value_s <= goal
         assert keeps_limits(one, found.orders)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_only_the_oldest_enters_before_its_time(data: st.DataObject) -> None:
+    """Where entries are further apart than all work, a worker's jobs enter after all F of those before them there."""
+    problem = data.draw(problems())
+    tried = replace(data.draw(rules(problem)), enters_s=np.arange(problem.jobs) * 1e6)
+    scheduler = SeatScheduler(problem)
+    scheduler.run(tried)
+    for worker, order in enumerate(scheduler.orders()):
+        forwards = [divmod(code // KINDS, problem.stages) for code in order if code % KINDS == FORWARD]
+        for place, (job, stage) in enumerate(forwards):
+            if stage == 0:
+                assert all(later >= job for later, _ in forwards[place:]), worker
+
+
+def test_entries_are_found_one_by_one() -> None:
+    """Under a limit below what keeps the pace the search reaches what CP-SAT proves to be the least, 79 (bound: 77)."""
+    problem = placed(column_of_v(8, 2), [8], limit=3.0)
+    assert solve(problem, Effort("heuristic"), lower_bound(problem).value_s).value_s <= 79.0
 
 
 def test_a_v_reroutes_without_loss() -> None:

@@ -1,6 +1,7 @@
 """Plans for failures of workers with several virtual stages: in place, normalized, and out of an atlas."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from rtk.planners.placement import search
 from rtk.planners.plain.slipstream import plan_atlas, plan_from_atlas, plan_slipstream
+from rtk.planners.slipstream import placed_replanner
+from rtk.planners.slipstream.placed_replanner import replanner_of
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import canonical
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -61,6 +64,23 @@ def test_an_atlas_holds_the_very_plans(tmp_path: Path) -> None:
     named = plan_from_atlas(folder, failed=["2/1"])
     assert len(failed(named)) == 1 and check_plan(named) == []
     assert plan_atlas(ALIKE, folder, **SHAPE, max_failures=2) == made
+
+
+def test_numbers_of_failures_share_a_search_where_it_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry is a valid plan, no worse than for whoever waits, and the same whichever was made first."""
+    monkeypatch.setattr(search, "ANNEALED_OPERATIONS", 50_000)
+    monkeypatch.setattr(placed_replanner, "SHARED_CELLS", 0)
+    shape = SHAPE | {"memory_limit": 3.0}
+    made = plan_atlas(ALIKE, str(tmp_path / "atlas"), **shape, max_failures=2)
+    common = replace(made, plans=())
+    for failures in (1, 2, 0):
+        entry, plan = replanner_of(common, 2).entry(failures)
+        assert entry == made.plans[failures] and plan is not None and check_plan(plan) == []
+        in_a_hurry = plan_slipstream(ALIKE, **shape, failures=failures, solver="rules").prediction
+        assert in_a_hurry is not None
+        assert entry.prediction.iteration_time_s <= in_a_hurry.iteration_time_s
 
 
 def test_the_best_placement_is_that_of_the_shortest_iteration() -> None:
