@@ -125,6 +125,9 @@ def test_best_depends_on_the_network(bytes_per_s: float, is_plain: bool) -> None
     times_s = {row["placement"]: row["iteration_time_s"] for row in told_of}
     assert found.shape.placement == min(times_s, key=lambda one: times_s[one])
     assert (found.shape.placement == "plain") is is_plain is (found.plain is found)
+    assert sorted(one.shape.placement for one in found.placed) == ["loop", "plain", "v"]
+    mine = policy("rtk", found).begin(Fleet(names(8))).iteration_time_s
+    assert mine is not None and mine <= min(times_s.values()) * (1 + 2e-3)
 
 
 def test_a_report_says_who_trains_in_which_placement() -> None:
