@@ -10,17 +10,21 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.profilers.models.gpt import language_model_loss  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
+from rtk.runners.program import BeginSum, Compute, lower  # noqa: E402
 from rtk.runners.resilience.protocol import Job  # noqa: E402
+from rtk.runners.torch.iteration import Iteration  # noqa: E402
 from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.plan import Optimizer, Place, Placement, Plan  # noqa: E402
+from rtk.schemas.trace import Trace, TraceEvent, print_trace  # noqa: E402
 
 from ..placed_plans import folded, looped  # noqa: E402
 from . import scripted  # noqa: E402
 from .placed import placed_plan  # noqa: E402
 from .processes import ProcessJob, single_process  # noqa: E402
-from .scripted import ThreadJob, replan_with  # noqa: E402
+from .scripted import Died, ThreadJob, replan_with  # noqa: E402
 from .test_survival import FOREVER, Story  # noqa: E402
 
 DEPTH, RATE = scripted.BLOCKS + 2, 1e-4
@@ -71,6 +75,29 @@ def test_a_lost_worker_leaves_no_trace(placement: Placement, optimizer: Optimize
     assert (joined["worker"], joined["source"]) == ("1/1", "0/1")
     assert joined["layers"] == "layers 1 and 4"
     assert job.checksums().keys() == set(range(DEPTH))
+    assert all(len(found) == 1 for found in job.checksums().values())
+
+
+def test_a_worker_is_lost_while_sums_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies before the last operation of its order, when the gradients of its other stage are being summed with its
+    peer: every loss is that of one process, and what was begun leaves no trace."""
+    plan = without(folded(3, 2), "synchronous", frozenset())
+    replan = replan_with(plan, lambda dead, may_move: (without(folded(3, 2), "synchronous", dead), ()))
+    run, died = Iteration._run_operation, list[str]()
+
+    def strike(iteration: Iteration, one: Compute) -> None:
+        name, order = iteration.rank.worker.name, list(iteration.rank.worker.operations())
+        if (name, iteration.number) == ("1/1", 2) and one.operation == order[-1] and not died:
+            died.append(name)
+            raise Died
+        run(iteration, one)
+
+    monkeypatch.setattr(Iteration, "_run_operation", strike)
+    job = ThreadJob(plan, Job(plan, 5), replan, changes={"make_layers": double})
+    assert job.run().exit_code == 0
+    assert died == ["1/1"]
+    assert any(isinstance(one, BeginSum) for one in lower(plan).instructions[4][:-3])
+    assert job.losses() == pytest.approx(alone(5, plan.total_microbatches()), abs=1e-12)
     assert all(len(found) == 1 for found in job.checksums().values())
 
 
@@ -146,3 +173,20 @@ def test_a_killed_process_of_a_v_leaves_no_trace() -> None:
     assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-12)
     assert [one["event"] for one in job.said].count("join") == 1
     assert all(one["live_workers"] in (3, 4) for one in job.said if one["event"] == "iteration")
+
+
+@pytest.mark.parametrize(
+    ("placement", "optimizer"), [(folded(2, 2), "synchronous"), (looped(2, 2), "staggered")], ids=["v", "loop"]
+)
+def test_an_iteration_that_loses_a_process_goes_on(placement: Placement, optimizer: Optimizer, tmp_path: Path) -> None:
+    """One of four real workers kills itself amidst an iteration: what the others have of it, of both their stages,
+    stays, what is left is done by SlipStream's next plan, and every loss is that of one process to 1e-12 in float64."""
+    plan = replace(placed_plan(placement, 10, (3, 3), "FIW", seconds=0.002), optimizer=optimizer)
+    (tmp_path / "death.jsonl").write_bytes(print_trace(Trace((TraceEvent("fail", iteration=2, worker="1/1"),))))
+    how = JobConfig(5, heartbeat_limit_s=5.0, policy=PolicyName.SLIPSTREAM, inject=str(tmp_path / "death.jsonl"))
+    with ProcessJob(plan, how, TRAINING) as job:
+        assert job.result().exit_code == 0
+    assert job.losses() == pytest.approx(single_process(plan, TRAINING, 5), abs=1e-12)
+    (resumed,) = [one for one in job.said if one["event"] == "resume"]
+    assert (resumed["iteration"], resumed["kept"] > 0, resumed["left"] > 0) == (2, True, True)
+    assert not any(one["event"] == "redo" for one in job.said)
