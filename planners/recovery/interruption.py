@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 PHASES = 64
-MOST_OPERATIONS = 36_000  # of an iteration
+MOST_OPERATIONS = 36_000  # of an iteration; those of several stages of a worker count as one
 MOST_KEPT = 64  # timetables, and answers
 NONE = -1
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
-from typing import cast
+from typing import ClassVar, cast
 
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.orders import Schedule
@@ -22,7 +22,7 @@ from ...schemas.replay import (
     TrainingState,
     Transition,
 )
-from ..shape import Shape
+from ..shape import PlacementName, Shape
 from ..slipstream.normalization import Grid
 
 
@@ -40,6 +40,8 @@ class TrainingJob:
         costs: what changes cost.
         schedule: of pipelines whose policy has none of its own.
         seed: of whatever draws.
+        others: placements, with their chunks, that a policy may go over to beside the shape's own and one stage a
+            worker; None: there are none.
 
     Raises:
         InvalidInputError: a node would hold neither whole pipelines nor a whole part of one.
@@ -51,6 +53,9 @@ class TrainingJob:
     costs: Costs = field(default_factory=Costs)
     schedule: Schedule = "1f1b"
     seed: int = 0
+    others: tuple[tuple[PlacementName, int], ...] | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"others"})
 
     def __post_init__(self) -> None:
         if self.gpus_per_node % self.shape.tensor_parallel:
@@ -95,6 +100,14 @@ class TrainingJob:
         if self.shape.columns is None:
             return self
         return replace(self, shape=replace(self.shape, placement="plain", chunks=1))
+
+    @property
+    def placed(self) -> list[TrainingJob]:
+        """The job in its own placement, then in all others that a policy may take, each once."""
+        own, plain = (self.shape.placement, self.shape.chunks), ("plain", 1)
+        others = [one for one in dict.fromkeys((plain, *(self.others or ()))) if one != own]
+        shapes = (replace(self.shape, placement=name, chunks=chunks) for name, chunks in others)
+        return [self, *(replace(self, shape=shape) for shape in shapes)]
 
 
 # What GPUs hold: parameters, gradients, optimizer state, and activations beside them.

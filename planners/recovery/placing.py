@@ -17,6 +17,7 @@ def placed_job(job: TrainingJob, choice: PlacementChoice) -> tuple[TrainingJob, 
 
     Under `best` placements are compared by what an iteration of the whole job takes as SlipStream plans it, for that is
     how the policies go on that re-route by chunk; under the delays of the job's network and the limits of its memory.
+    Who can go over from one to another, as rtk's own policy can, has all of them to choose from.
 
     Args:
         job: as it is asked for, one stage a worker.
@@ -37,4 +38,5 @@ def placed_job(job: TrainingJob, choice: PlacementChoice) -> tuple[TrainingJob, 
 
     told: list[dict[str, Any]] = plan_chosen(job.shape, choice, made).planner.options[OPTION]
     number = next(number for number, row in enumerate(told) if row.get("chosen"))
-    return replace(job, shape=choice.shapes(job.shape)[number]), told
+    shapes = choice.shapes(job.shape)
+    return replace(job, shape=shapes[number], others=tuple((one.placement, one.chunks) for one in shapes)), told

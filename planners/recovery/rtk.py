@@ -399,7 +399,7 @@ def ways_of(job: TrainingJob) -> tuple[Way, ...]:
     """Those that fit the GPUs: grids as far as they are, with all nodes there, not far slower than the fastest way.
 
     Unlike pipelines and the job's own grid are there anyway, the ones for they go on where too few nodes for a grid are
-    left. A job with a placement has the grids with it, and those of one stage a worker. Oobleck's 1F1B is none of them:
+    left. A job with placements has the grids in each, and those of one stage a worker. Oobleck's 1F1B is none of them:
     with backwards split the same pipelines are no slower. Where not even two pipelines fit the nodes that are left, one
     goes on, though it loses its state with the next failure.
 
@@ -422,10 +422,8 @@ def ways_of(job: TrainingJob) -> tuple[Way, ...]:
 def _conceivable(job: TrainingJob) -> Iterator[Callable[[], Way]]:
     yield lambda: Way(UnlikeZeroBubble(job.plain), None, job.nodes)
     yield lambda: Way(UnlikeZeroBubble(job.plain, fault_tolerance=0), None, job.nodes, is_last=True)
-    for one in (job, *_other_grids(job)):
-        yield partial(_in_grid, one)
-    if job.plain is not job:
-        for one in (job.plain, *_other_grids(job.plain)):
+    for placed in job.placed:
+        for one in (placed, *_other_grids(placed)):
             yield partial(_in_grid, one)
 
 
