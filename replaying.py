@@ -18,7 +18,7 @@ from .runners.traces.verbs import FaultScenario
 from .schemas.documents import canonical_json, digest, to_tree
 from .schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from .schemas.plan import name_of
-from .schemas.replay import Costs, Fleet, Moment
+from .schemas.replay import AskedJob, Costs, Fleet, Moment
 
 if TYPE_CHECKING:
     from .planners.choosing import PlacementChoice
@@ -141,7 +141,6 @@ def replay(
     from .planners.recovery.catalogue import NAMES, require_name
     from .runners.traces.read import reading_of
     from .schemas.orders import LeanSchedule
-    from .schemas.replay import AskedJob
     from .schemas.site import machines_of
     from .schemas.text import known
 

@@ -59,6 +59,12 @@ class Nowhere:
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Of one."""
 
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Of one."""
+
+    def end_sums(self) -> None:
+        """Of one."""
+
     def flush(self, but: int = 0) -> None:
         """Nothing is under way."""
 

@@ -1,9 +1,9 @@
 """A plan lowered to one program per worker: what both runners execute.
 
-A program is a straight list of instructions: compute, send, receive, all-reduce, step. Receives stand right before the
-operation that needs the message; a runner may post them earlier. Sends never block. Where a worker holds a virtual
-stage and the one behind it, nothing is sent between them: an operation whose message is not received takes the one
-that its own rank has made.
+A program is a straight list of instructions: compute, send, receive, begin a sum, all-reduce, step. Receives stand
+right before the operation that needs the message; a runner may post them earlier. Sends never block. Where a worker
+holds a virtual stage and the one behind it, nothing is sent between them: an operation whose message is not received
+takes the one that its own rank has made.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -121,6 +121,20 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginSum:
+    """Begin to sum a part of a worker's gradients that is whole, though the worker has other stages' still to compute.
+
+    Nobody waits for it before the all-reduce: where chunks are re-routed, holders end their chunks in unlike orders,
+    and to wait amid an order for who waits for a message of ours would be a deadlock. All ranks begin the sums that
+    they have in common in one order, that of `AllReduce`, so a part is begun once those before it are whole as well.
+
+    A plan does not promise it: in its prediction, and for the simulator, all sums begin when the window ends.
+    """
+
+    part: GradientBucket
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Step the optimizer; with `everyone`, only after all ranks' gradients are reduced (synchronous optimizer)."""
 
@@ -128,7 +142,7 @@ class Step:
     duration_s: float
 
 
-Instruction = Compute | Send | Receive | AllReduce | Step
+Instruction = Compute | Send | Receive | BeginSum | AllReduce | Step
 
 
 @dataclass(frozen=True)
@@ -191,8 +205,10 @@ def lower(plan: Plan, ties: Sequence[tuple[int, ...]] = ()) -> Program:
         for op in worker.operations()
         if op.kind == "F"
     }
-    exchanges = [_exchanges(plan, worker, executor, rank) for worker in workers]
-    return Program(plan, workers, _ended(plan, exchanges, reductions(plan, workers, ties)))
+    sums = list(reductions(plan, workers, ties))
+    exchanges = (_exchanges(plan, worker, executor, rank) for worker in workers)
+    own = exchanges if not plan.is_placed else map(_with_sums_begun, exchanges, sums)
+    return Program(plan, workers, _ended(plan, own, sums))
 
 
 def lower_rest(plan: Plan, rest: Rest, ties: Sequence[tuple[int, ...]] = ()) -> Program:
@@ -220,6 +236,27 @@ def _ended(
         (*own, reduction, Step(everyone, step_s(plan, worker)))
         for worker, own, reduction in zip(plan.live_workers(), exchanges, sums, strict=True)
     )
+
+
+def _with_sums_begun(own: Iterable[Instruction], reduction: AllReduce) -> Iterator[Instruction]:
+    """A worker's operations and exchanges; where it has several stages, with sums that begin among them."""
+    instructions = list(own)
+    last: dict[Layers | None, int] = {}  # where the gradients of each stage are whole, and have been sent on
+    for place, (one, then) in enumerate(pairwise([*instructions, None])):
+        if isinstance(one, Compute) and one.operation.kind in ("B", "W"):
+            last[one.layers] = place + isinstance(then, Send)
+    begun: dict[int, list[BeginSum]] = {}
+    if None not in last:
+        whole = -1
+        for part in reduction.parts:
+            ends = (place for layers, place in last.items() if layers and _is_in(part.layers[0], [layers]))
+            whole = max(whole, *ends, -1)
+            if len(part.ranks) > 1:
+                begun.setdefault(whole, []).append(BeginSum(part))
+    yield from begun.get(-1, ())
+    for place, one in enumerate(instructions):
+        yield one
+        yield from begun.get(place, ())
 
 
 def step_s(plan: Plan, worker: Worker) -> float:

@@ -24,6 +24,7 @@ from ..schemas.resumption import Begun, LastDone, RestOperation, print_rest_oper
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
 from .program import (
     AllReduce,
+    BeginSum,
     Compute,
     GradientBucket,
     Instruction,
@@ -301,6 +302,8 @@ class _Clock:
                     self._receive(rank, instruction.message, now_s)
                 else:
                     self.waiting[instruction.message] = (now_s, rank)
+            case BeginSum():
+                self._go_on(rank, now_s)  # a plan does not promise that it makes anything faster
             case AllReduce():
                 self._sum(rank, machine, instruction, now_s)
             case Step():

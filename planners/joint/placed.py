@@ -346,11 +346,11 @@ def _uneven_pipelines(situation: PlacedSituation) -> Ints | None:
     problems = (placed_problem(alone(plan, k), split=situation.split) for k in range(count))
     taken_s = np.array([SeatScheduler(problem).value_s(ordered) for problem in problems])
     home = situation.home
-    executor = handed_out(home.origin, least_loads(taken_s, home.jobs))[:, None] * columns + home.column
+    executor: Ints = handed_out(home.origin, least_loads(taken_s, home.jobs))[:, None] * columns + home.column
     for column, held in enumerate(home.seats):
         peers = np.flatnonzero((home.worker_column == column) & home.live)
         lost = np.flatnonzero(~home.live[executor[:, held[0]]])
-        executor[np.ix_(lost, held)] = peers[np.arange(len(lost)) % len(peers)][:, None]
+        executor[np.ix_(lost, np.array(held))] = peers[np.arange(len(lost)) % len(peers)][:, None]
     return executor
 
 

@@ -20,8 +20,9 @@ from ..adaptra.plan import warmup_of
 from ..placement.dispatch import dispatch
 from ..placement.fusing import with_fused_backwards
 from ..placement.problem import with_placed_orders
+from ..placement.promise import with_placed_prediction
 from ..placement.times import follow, fuse, objective_s
-from ..scheduling.assemble import with_orders_and_prediction, with_prediction
+from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.list_schedule import sweep
 from ..scheduling.retime import objective, retime
 from ..scheduling.solve import Effort
@@ -148,8 +149,8 @@ def warm_up(plan: Plan) -> None:
         plan: one that it will be asked about.
     """
     if plan.is_placed:
-        for kernel in (dispatch, follow, objective_s, fuse):
-            compiled(kernel)
+        for seat_kernel in (dispatch, follow, objective_s, fuse):
+            compiled(seat_kernel)
         replan_joint(plan)
         return
     for kernel in (sweep, retime, objective, fill, latest, pull):
@@ -189,7 +190,9 @@ def _planned_by_seat(
         "bypassed_links": bypassed_links(situation, found.problem),
     }
     made = with_fused_backwards(found.problem, found.orders)
-    return with_prediction(with_placed_orders(_saying(plan, found, decided), *made), found.bound_s, "all-routings")
+    return with_placed_prediction(
+        with_placed_orders(_saying(plan, found, decided), *made), found.bound_s, "all-routings"
+    )
 
 
 def _saying(plan: Plan, found: Found, decided: Mapping[str, object]) -> Plan:

@@ -10,7 +10,7 @@ import numpy as np
 from ...schemas.errors import InfeasibleError
 from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
-from ..scheduling.problem import KINDS, ROUNDING
+from ..scheduling.problem import FORWARD, KINDS, ROUNDING
 from .dispatch import NONE, SeatCosts, SeatKeys, SeatState, dispatch
 from .problem import held_bytes
 from .times import SeatTimes, follow, objective_s
@@ -29,14 +29,13 @@ class DueTimes:
     Attributes:
         due_s: of each job; array of jobs.
         offset_s: of F, I (or B) and W at each virtual stage: stages x kinds, or jobs x stages x kinds.
-        burst, entry_s: job `rank` enters no sooner than `(rank - burst) * entry_s`; None: at once.
+        enters_s: when each job may enter, in s, array of jobs; or one time for all.
         wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
     """
 
     due_s: Floats
     offset_s: Floats
-    burst: float | None = None
-    entry_s: float = 0.0
+    enters_s: Floats | float = 0.0
     wait: float = 0.0
 
 
@@ -55,7 +54,6 @@ class SeatScheduler:
         self.problem = problem
         self._form = form = Form(pays(dispatch, problem.operations * runs, INTERPRETED_OPERATIONS))
         self._costs = costs_of(problem, form)
-        self._rank = np.arange(problem.jobs, dtype=np.float64)
         cells, seats, workers = problem.executor.size, len(self._costs.stage_of), problem.workers
         operations, columns = problem.operations, len(problem.allreduce_s)
         ints, floats = form.int_space, form.float_space
@@ -77,8 +75,7 @@ class SeatScheduler:
     def run(self, rules: DueTimes) -> float:
         """Schedule by these rules; returns the makespan, or period, of the orders in s; infinite where it locks up."""
         floats, problem = self._form.floats, self.problem
-        burst = problem.jobs if rules.burst is None else rules.burst
-        release_s = np.maximum(self._rank - burst, 0.0) * rules.entry_s
+        release_s = np.broadcast_to(rules.enters_s, problem.jobs)
         key_s = rules.due_s[:, None, None] + rules.offset_s
         keys = SeatKeys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
@@ -95,18 +92,24 @@ class SeatScheduler:
         self.value_s(orders)
         return np.array(self._times.free_s)
 
+    @property
+    def operations_s(self) -> tuple[Floats, Floats]:
+        """When each operation of the orders that were timed last starts and ends, worker after worker, in s."""
+        return np.array(self._times.start_s), np.array(self._times.end_s)
+
     def times_s(self, orders: SeatOrders) -> tuple[float, float]:
         """Makespan and period of given orders that do not deadlock, in s."""
         self.value_s(orders)
         return float(self._objective(False, *self._windows)), float(self._objective(True, *self._windows))
 
     def rules_of(self, orders: SeatOrders) -> DueTimes:
-        """Rules by which about these orders come about: operations go by their starts."""
+        """Rules by which about these orders come about: operations go by their starts, jobs enter at theirs."""
         self.value_s(orders)
         problem = self.problem
-        offset_s = np.zeros(problem.executor.size * KINDS)
-        offset_s[[code for order in orders for code in order]] = self._times.start_s
-        return DueTimes(np.zeros(problem.jobs), offset_s.reshape(*problem.executor.shape, KINDS))
+        starts_s = np.zeros(problem.executor.size * KINDS)
+        starts_s[[code for order in orders for code in order]] = self._times.start_s
+        starts_s = starts_s.reshape(*problem.executor.shape, KINDS)
+        return DueTimes(np.zeros(problem.jobs), starts_s, starts_s[:, 0, FORWARD])
 
     def orders(self) -> SeatOrders:
         """The orders of the last run, as operation codes of each worker."""

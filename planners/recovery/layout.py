@@ -7,38 +7,33 @@ so a replay may ask for thousands of layouts (`Pipelines`); the plan of one is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any, NamedTuple, Protocol
 
 from ... import __version__
 from ...schemas.conditions import AS_PLANNED, PlanConditions
+from ...schemas.documents import digest
+from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Schedule
-from ...schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from ...schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import Connection, HoldsBytes
+from ...schemas.replay import Checkpointing, TrainingState
 from ..batch.exact import Pace
 from ..oobleck.pace import reduced_bytes, stage_ends_s, warm_ups_of
 from ..pipeline import scheduled
 from ..placement.bounds import bound_of
 from ..placement.pipelines import with_placed_pipelines
+from ..placement.problem import held_bytes, ordered_placed_problem
+from ..placement.promise import with_placed_prediction
 from ..placement.retimed import AnyRetimed, retimed_of
-from ..scheduling.evaluate import evaluate
+from ..scheduling.assemble import with_prediction
 from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import ROUNDING, Parts, home_problem, parts_of
 from ..scheduling.retimed import Retimed
 from ..scheduling.solve import Effort
-
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-
-from ...schemas.documents import digest
-from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Place
-from ...schemas.replay import Checkpointing, TrainingState
-from ..scheduling.assemble import with_prediction
 from ..shape import shape_options, template_of
 from .job import (
     CheckpointCosts,
@@ -366,7 +361,7 @@ class PlacedJobPipelines(JobPipelines):
     def plan(self, layout: Layout, planner: Planner | None = None) -> Plan:
         """As `JobPipelines.plan`."""
         plan = self._with_orders(layout, planner)
-        return with_prediction(plan, bound_of(plan))
+        return with_placed_prediction(plan, bound_of(plan))
 
     @cached_property
     def _timed(self) -> Callable[[Layout], AnyRetimed]:
@@ -380,7 +375,7 @@ class PlacedJobPipelines(JobPipelines):
 
     def _most_held_bytes(self, key: PipelineKey) -> tuple[float, ...]:
         """The most that a GPU of each column holds of activations."""
-        return evaluate(self._with_orders((key,))).peak_memory_bytes
+        return tuple(held_bytes(*ordered_placed_problem(self._with_orders((key,)))).tolist())
 
 
 def pipelines_by(job: TrainingJob, schedule: Schedule | None = None) -> JobPipelines:

@@ -399,8 +399,9 @@ def ways_of(job: TrainingJob) -> tuple[Way, ...]:
     """Those that fit the GPUs: grids as far as they are, with all nodes there, not far slower than the fastest way.
 
     Unlike pipelines and the job's own grid are there anyway, the ones for they go on where too few nodes for a grid are
-    left. A job with a placement has the grids with it, and those of one stage a worker. Oobleck's 1F1B is none of them: with backwards split the same pipelines are no slower. Where not even two
-    pipelines fit the nodes that are left, one goes on, though it loses its state with the next failure.
+    left. A job with a placement has the grids with it, and those of one stage a worker. Oobleck's 1F1B is none of them:
+    with backwards split the same pipelines are no slower. Where not even two pipelines fit the nodes that are left, one
+    goes on, though it loses its state with the next failure.
 
     Raises:
         InfeasibleError: none fits.

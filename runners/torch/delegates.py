@@ -188,6 +188,16 @@ class Delegates:
         with self._reaching(None):
             self._direct.all_reduce(group, tensor)
 
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Begin to sum directly."""
+        with self._reaching(None):
+            self._direct.begin_sum(group, tensor)
+
+    def end_sums(self) -> None:
+        """Wait for the sums that were begun."""
+        with self._reaching(None):
+            self._direct.end_sums()
+
     def flush(self, but: int = 0) -> None:
         """Wait until messages sent so far have been taken, whichever way they go."""
         last = self._sent - but

@@ -97,6 +97,7 @@ class Detours:
         self._arrived: defaultdict[tuple[int, int], deque[torch.Tensor]] = defaultdict(deque)
         self._posted: dict[tuple[int, int], torch.Tensor] = {}
         self._failure: RuntimeFailedError | None = None
+        self._put_off: deque[tuple[tuple[int, ...], torch.Tensor]] = deque()  # sums to be made by `end_sums`
         self._parts: deque[int] = deque()  # of every message sent and not flushed: how many the inner transport sends
         self._messages = count()
         self._frames_to: defaultdict[tuple[int, int], Iterator[int]] = defaultdict(count)
@@ -159,6 +160,19 @@ class Detours:
             total = self.receive(tag, hub)
         tensor.copy_(total)
 
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """As the inner transport; what goes through one of the ranks is put off until `end_sums`, by all of them."""
+        if holds_apart(group, self._apart):
+            self._put_off.append((group, tensor))
+        else:
+            self._inner.begin_sum(group, tensor)
+
+    def end_sums(self) -> None:
+        """Make the sums that were put off, and wait for the others."""
+        while self._put_off:
+            self.all_reduce(*self._put_off.popleft())
+        self._inner.end_sums()
+
     def flush(self, but: int = 0) -> None:
         """As the inner transport; what goes a detour has been taken once the rank between has it."""
         while len(self._parts) > but:
@@ -178,6 +192,7 @@ class Detours:
         self._inner.close()
         self._arrived.clear()
         self._posted.clear()
+        self._put_off.clear()
 
     # Sums
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf, isinf
 
@@ -115,6 +116,7 @@ class DelayedTransport:
         self._inner = inner
         self._delay_to = delay_to
         self._sum_delay_to = sum_delay_to
+        self._held: deque[tuple[tuple[int, ...], torch.Tensor]] = deque()  # sums that links hold up
         self._over = threading.Event()
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
@@ -144,6 +146,19 @@ class DelayedTransport:
         slowest = max(group, key=self._sum_delay_to)
         self._hold(slowest, ring_steps(len(group)) * self._sum_delay_to(slowest))
         self._inner.all_reduce(group, tensor)
+
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """As the inner transport, where no link of the group is slow: else `end_sums` waits and sums."""
+        if any(map(self._sum_delay_to, group)):
+            self._held.append((group, tensor))
+        else:
+            self._inner.begin_sum(group, tensor)
+
+    def end_sums(self) -> None:
+        """Make the sums that are held up, and wait for the others; errors as `send`."""
+        while self._held:
+            self.all_reduce(*self._held.popleft())
+        self._inner.end_sums()
 
     def flush(self, but: int = 0) -> None:
         """As the inner transport."""

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -293,6 +293,8 @@ class GlooTransport:
         self._gate = Gate()
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor, torch.device]] = {}
         self._sent: deque[tuple[Any, torch.Tensor, int]] = deque()
+        self._due: deque[tuple[tuple[int, ...], torch.Tensor]] = deque()  # sums to begin once there are groups
+        self._begun: deque[tuple[tuple[int, ...], Callable[[], None]]] = deque()
         self._interrupted: Future[None] = Future()
         self._pairs = pairs or PairGroups(rank)
         self._sums: Future[PeerGroups] = Future()
@@ -360,9 +362,24 @@ class GlooTransport:
             LostTouchError: the connection to the only other rank of the group broke.
             RuntimeFailedError: that to one of several did.
         """
-        others = [rank for rank in group if rank != self._rank]
-        with self._gate, reaching(others[0]) if len(others) == 1 else nullcontext():
+        with self._gate, self._reaching(group):
             self._summing().all_reduce(group, tensor)
+
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Begin a sum as of `all_reduce`, or have `end_sums` do so where its group is still to be made."""
+        with self._gate:
+            self._due.append((group, tensor))
+            if is_there(self._sums):
+                self._begin_due()
+
+    def end_sums(self) -> None:
+        """Wait until all sums are there that were begun; errors as of `all_reduce`."""
+        with self._gate:
+            self._begin_due()
+            while self._begun:
+                group, end = self._begun.popleft()
+                with self._reaching(group):
+                    end()
 
     def flush(self, but: int = 0) -> None:
         """Wait until messages sent so far have been taken (gloo's sends end when they are received).
@@ -390,6 +407,8 @@ class GlooTransport:
         self._gate.wait_until_empty()
         self._posted.clear()
         self._sent.clear()
+        self._due.clear()
+        self._begun.clear()
         self._pairs.drop()
         self._sums.add_done_callback(_drop)  # now, or when they are made, which nobody waits for
         self._sums = Future()
@@ -403,6 +422,17 @@ class GlooTransport:
         """Wait until the groups for sums are made, or cannot be, or nobody wants them any more."""
         either: list[Future[Any]] = [self._sums, self._interrupted]
         wait(either, return_when=FIRST_COMPLETED)
+
+    def _begin_due(self) -> None:
+        while self._due:
+            group, tensor = self._due.popleft()
+            with self._reaching(group):
+                self._begun.append((group, self._summing().begin(group, tensor)))
+
+    def _reaching(self, group: tuple[int, ...]) -> AbstractContextManager[None]:
+        """What fails inside failed with the only other rank of a group, if it has but one."""
+        others = [rank for rank in group if rank != self._rank]
+        return reaching(others[0]) if len(others) == 1 else nullcontext()
 
     def _summing(self) -> PeerGroups:
         """The groups for sums, once they are made."""

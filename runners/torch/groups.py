@@ -73,15 +73,25 @@ class PeerGroups:
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, by way of the groups' device; nothing to do in a group of one."""
+        self.begin(group, tensor)()
+
+    def begin(self, group: tuple[int, ...], tensor: torch.Tensor) -> Callable[[], None]:
+        """Begin a sum as of `all_reduce`; gives what waits until it is there, and raises what has kept it from that."""
         if len(group) == 1:
-            return
+            return lambda: None
         data = tensor.to(self._device)
         options = AllreduceOptions()
         options.timeout = SILENCE  # the group's own limit is that for connecting
         with peer_errors():
-            self._groups[group].allreduce([data], options).wait()
-        if data is not tensor:
-            tensor.copy_(data)
+            work = [self._groups[group].allreduce([data], options)]
+
+        def end() -> None:
+            with peer_errors():
+                work.pop().wait()  # an error's traceback would keep what has a name, and it the connections
+            if data is not tensor:
+                tensor.copy_(data)
+
+        return end
 
 
 class Gate:

@@ -7,7 +7,7 @@ whether the iteration counts.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -21,6 +21,7 @@ from ...schemas.text import listed
 from ...schemas.timeline import Span
 from ..program import (
     AllReduce,
+    BeginSum,
     Compute,
     GradientBucket,
     Instruction,
@@ -37,7 +38,7 @@ from ..program import (
 from ..resilience.protocol import StepTerms
 from .data.provider import Batch
 from .held_stage import HeldStage
-from .progress import IterationProgress, StageSums
+from .progress import IterationProgress, Reduce, StageSums
 from .ties import fingerprint
 from .transport import Tags as Tags
 from .transport import Transfers, Transport
@@ -90,8 +91,8 @@ class Rank:
         before: called before each compute operation with its place in the order, from 0; what it raises ends the
             iteration.
         executing: called before each instruction.
-        before_sums: called before an iteration's first sum, where progress is kept: the losses are known by then, and
-            sums outlive whoever knows them.
+        before_sums: called before sums, where progress is kept: the losses of the micro-batches in them are known by
+            then, and sums outlive whoever knows them. With it, training may go on where an iteration breaks off.
         delegated: the ranks that `transport` reaches by delegates.
         does_count: whether the loss says itself how much it counts, which most ranks cannot know before they agree.
         transfers: is told of all messages; it begins each iteration before the messages are announced.
@@ -291,6 +292,7 @@ class Iteration:
         self._messages: dict[Message, torch.Tensor] = {}  # at hand, by boundaries
         self._own = rank.own_messages  # what this rank makes for itself
         self._output: torch.Tensor | None = None
+        self._begun: dict[Layers, list[torch.Tensor]] = {}  # sums under way, or made
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
         self._prepare()
@@ -461,6 +463,8 @@ class Iteration:
                 if rank.transfers is not None:
                     rank.transfers.handed_over(message, to)
                 rank.transport.send(self._tag(message), to, output)
+            case BeginSum(part):
+                self._begin_sum(part)
             case AllReduce():
                 self._all_reduce(instruction)
             case Step():
@@ -605,6 +609,21 @@ class Iteration:
         held.target_like = target if held.target_like is None else held.target_like
         return target
 
+    def _begin_sum(self, part: GradientBucket) -> None:
+        """Begin to sum a part, in place where nothing goes on after an error.
+
+        Else in copies, for a sum that breaks off may still be written to when the gradients begin anew.
+        """
+        rank, held = self.rank, self.rank.held
+        held.gradients.require_attached()
+        if self._sums is not None and rank.before_sums is not None:
+            rank.before_sums(self)
+        held.share_buffers(part.layers, len(part.ranks), rank.number == min(part.ranks))
+        views = held.gradients.of_layers(part.layers)
+        self._begun[part.layers] = views if rank.before_sums is None else [view.clone() for view in views]
+        for summed in self._begun[part.layers]:
+            rank.transport.begin_sum(part.ranks, summed)
+
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
         held = self.rank.held
@@ -643,17 +662,24 @@ class Iteration:
         return found
 
     def _sum_parts(self, parts: Sequence[GradientBucket]) -> None:
-        held, transport = self.rank.held, self.rank.transport
+        if self._begun:
+            self.rank.transport.end_sums()
         for part in parts:
-            size, is_lowest = len(part.ranks), self.rank.number == min(part.ranks)
+            reduce = self._reduce_of(part)
             if self._sums is not None:
-                held.share_buffers(part.layers, size, is_lowest)  # to be copied, though nobody else has the layers now
-                reduce = partial(transport.all_reduce, part.ranks) if size > 1 else None
                 self._sums.sum_part(part.layers, reduce)
-            elif size > 1:
-                held.share_buffers(part.layers, size, is_lowest)
-                for view in held.gradients.of_layers(part.layers):
-                    transport.all_reduce(part.ranks, view)
+            elif reduce is not None:
+                for view in self.rank.held.gradients.of_layers(part.layers):
+                    reduce(view)
+
+    def _reduce_of(self, part: GradientBucket) -> Reduce | None:
+        """What makes the sum of each view of a part of it, in their order; None where nobody else holds it."""
+        if part.layers in self._begun:
+            return partial(_take_next, iter(self._begun.pop(part.layers)))
+        size, is_lowest = len(part.ranks), self.rank.number == min(part.ranks)
+        if size > 1 or self._sums is not None:  # to be copied, though nobody else has the layers now
+            self.rank.held.share_buffers(part.layers, size, is_lowest)
+        return partial(self.rank.transport.all_reduce, part.ranks) if size > 1 else None
 
     def _sum_ties(self, ties: Sequence[TiedBucket]) -> None:
         reduces = {
@@ -767,6 +793,10 @@ def groups_of(instructions: Iterable[Instruction]) -> set[tuple[int, ...]]:
 def meet(transport: Transport, group: tuple[int, ...]) -> None:
     """Wait until all ranks of a group are here."""
     transport.all_reduce(group, torch.zeros(1))
+
+
+def _take_next(sums: Iterator[torch.Tensor], view: torch.Tensor) -> None:
+    view.copy_(next(sums))
 
 
 def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch: int, layer: int) -> None:

@@ -80,6 +80,7 @@ class NcclTransport:
         self._gate = Gate()
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor]] = {}
         self._sent: deque[tuple[Any, torch.Tensor]] = deque()
+        self._begun: deque[Callable[[], None]] = deque()
         self._groups = PeerGroups(make_group, store, rank, groups, device)
         self._channels = {
             channel: make_group(PrefixStore(f"rtk/channel/{channel[0]}-{channel[1]}", store), channel.index(rank), 2)
@@ -127,6 +128,17 @@ class NcclTransport:
         with self._gate:
             self._groups.all_reduce(group, tensor)
 
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Queue a sum behind what the current stream has been given so far."""
+        with self._gate:
+            self._begun.append(self._groups.begin(group, tensor))
+
+    def end_sums(self) -> None:
+        """Let the current stream wait for the sums that were begun."""
+        with self._gate:
+            while self._begun:
+                self._begun.popleft()()
+
     def flush(self, but: int = 0) -> None:
         """Let the current stream wait until messages sent so far have left."""
         with self._gate, peer_errors():
@@ -145,5 +157,6 @@ class NcclTransport:
         self._gate.wait_until_empty()
         self._posted.clear()
         self._sent.clear()
+        self._begun.clear()
         self._channels.clear()
         self._groups.drop()

@@ -38,6 +38,17 @@ class Transport(Protocol):
         """Sum a tensor over a group of ranks that was announced at the start, in place."""
         ...
 
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Begin to sum as `all_reduce` does, without waiting; the tensor is nobody's until `end_sums`.
+
+        All ranks of a group begin its sums in the same order, and end them before they sum otherwise.
+        """
+        ...
+
+    def end_sums(self) -> None:
+        """Wait until all sums are there that were begun."""
+        ...
+
     def flush(self, but: int = 0) -> None:
         """Wait until every message sent so far has been taken, except for the last `but`."""
         ...

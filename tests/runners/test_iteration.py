@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +19,14 @@ from rtk.runners.program import AllReduce, GradientBucket, Send, lower
 from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.iteration import Iteration, Rank, SpanTimer, Tags, groups_of, splits_backward
+from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.orders import Operation, Schedule
 from rtk.schemas.plan import Optimizer, Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Span
 
 from ..strategies import unlike_plans
+from .placed import placed_plan
 
 WIDTH = 4
 MICROBATCHES = 3
@@ -51,6 +54,12 @@ class Alone:
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         self.sums += 1
+
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        self.all_reduce(group, tensor)
+
+    def end_sums(self) -> None:
+        pass
 
     def flush(self, but: int = 0) -> None:
         pass
@@ -106,6 +115,65 @@ def test_nothing_changes_before_the_step(schedule: Schedule) -> None:
     other = make_rank(make_plan(schedule))
     Iteration(other, 0, batch()).run()
     assert other.held.checksums() == rank.held.checksums()
+
+
+class Writing(Alone):
+    """Notes when sums begin; may write to them whenever it likes, as long as nobody has waited for them."""
+
+    def __init__(self, did: list[str]) -> None:
+        super().__init__()
+        self.did = did
+        self.begun: list[torch.Tensor] = []
+
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        self.did.append("sum")
+        self.begun.append(tensor)
+
+    def end_sums(self) -> None:
+        self.did.append("end")
+        self.begun.clear()
+
+
+def two_stages(did: list[str], **options: Any) -> Rank:
+    """A worker of two virtual stages, who has a peer and exchanges messages with nobody."""
+    rank = make_rank(placed_plan(((0, 1),), 2, (2, 2), "FB"))
+    return replace(rank, transport=Writing(did), record=lambda span: did.append(span.op), **options)
+
+
+def test_the_sum_of_a_stage_begins_among_the_operations_of_another() -> None:
+    """The last stage's gradients are on their way before the first one's are whole; nobody waits before the end."""
+    did: list[str] = []
+    Iteration(two_stages(did), 0, batch()).reduce()
+    last, first = (max(n for n, one in enumerate(did) if one.startswith(f"{stage}B")) for stage in (1, 0))
+    sums = [n for n, one in enumerate(did) if one == "sum"]
+    assert sums == [last + 1, first + 1] and last + 1 < first
+    assert did[-2:] == ["end", "allreduce"]
+
+
+def test_a_sum_that_breaks_off_may_be_written_to_for_long() -> None:
+    """Where training goes on after an error, what is still summed then is none of the gradients that begin anew."""
+    did: list[str] = []
+    stopped = [False]
+
+    def stop(operation: int) -> None:
+        if "sum" in did and not stopped[0]:
+            stopped[0] = True
+            raise RuntimeFailedError("a peer is gone")
+
+    rank = two_stages(did, before=stop, before_sums=lambda run: None)
+    wanted = two_stages([])
+    Iteration(wanted, 0, batch()).reduce()
+    with pytest.raises(RuntimeFailedError):
+        Iteration(rank, 0, batch()).reduce()
+    transport = rank.transport
+    assert isinstance(transport, Writing) and transport.begun
+    rank.held.reset()
+    again = Iteration(rank, 0, batch())
+    for one in transport.begun:
+        one.fill_(torch.nan)
+    transport.begun.clear()
+    again.reduce()
+    assert torch.equal(rank.held.gradients.buffers[0], wanted.held.gradients.buffers[0])
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])

@@ -13,7 +13,9 @@ from torch import nn  # noqa: E402
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.profilers.models.gpt import language_model_loss  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
+from rtk.runners.program import BeginSum, Compute, lower  # noqa: E402
 from rtk.runners.resilience.protocol import Job  # noqa: E402
+from rtk.runners.torch.iteration import Iteration  # noqa: E402
 from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.plan import Optimizer, Place, Placement, Plan  # noqa: E402
 from rtk.schemas.trace import Trace, TraceEvent, print_trace  # noqa: E402
@@ -22,7 +24,7 @@ from ..placed_plans import folded, looped  # noqa: E402
 from . import scripted  # noqa: E402
 from .placed import placed_plan  # noqa: E402
 from .processes import ProcessJob, single_process  # noqa: E402
-from .scripted import ThreadJob, replan_with  # noqa: E402
+from .scripted import Died, ThreadJob, replan_with  # noqa: E402
 from .test_survival import FOREVER, Story  # noqa: E402
 
 DEPTH, RATE = scripted.BLOCKS + 2, 1e-4
@@ -73,6 +75,29 @@ def test_a_lost_worker_leaves_no_trace(placement: Placement, optimizer: Optimize
     assert (joined["worker"], joined["source"]) == ("1/1", "0/1")
     assert joined["layers"] == "layers 1 and 4"
     assert job.checksums().keys() == set(range(DEPTH))
+    assert all(len(found) == 1 for found in job.checksums().values())
+
+
+def test_a_worker_is_lost_while_sums_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies before the last operation of its order, when the gradients of its other stage are being summed with its
+    peer: every loss is that of one process, and what was begun leaves no trace."""
+    plan = without(folded(3, 2), "synchronous", frozenset())
+    replan = replan_with(plan, lambda dead, may_move: (without(folded(3, 2), "synchronous", dead), ()))
+    run, died = Iteration._run_operation, list[str]()
+
+    def strike(iteration: Iteration, one: Compute) -> None:
+        name, order = iteration.rank.worker.name, list(iteration.rank.worker.operations())
+        if (name, iteration.number) == ("1/1", 2) and one.operation == order[-1] and not died:
+            died.append(name)
+            raise Died
+        run(iteration, one)
+
+    monkeypatch.setattr(Iteration, "_run_operation", strike)
+    job = ThreadJob(plan, Job(plan, 5), replan, changes={"make_layers": double})
+    assert job.run().exit_code == 0
+    assert died == ["1/1"]
+    assert any(isinstance(one, BeginSum) for one in lower(plan).instructions[4][:-3])
+    assert job.losses() == pytest.approx(alone(5, plan.total_microbatches()), abs=1e-12)
     assert all(len(found) == 1 for found in job.checksums().values())
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.runners.program import (
     AllReduce,
+    BeginSum,
     Compute,
     GradientBucket,
     Instruction,
@@ -205,6 +206,35 @@ def test_nobody_waits_in_a_circle_for_sums(plan: Plan) -> None:
     for rank in range(len(program.workers)):
         for part in program.reduction(rank).parts:
             assert all(holders[layer] == set(part.ranks) for layer in range(*part.layers))
+
+
+@settings(max_examples=60)
+@given(any_placed_plans())
+def test_the_sum_of_a_stage_begins_once_it_is_whole(plan: Plan) -> None:
+    """A worker of several stages begins each sum that others take part in, once: when the last backward pass of its
+    layers has ended and its message is sent, no later than need be, and in the order in which all ranks sum."""
+    program = lower(plan)
+    for rank, (worker, instructions) in enumerate(zip(program.workers, program.instructions, strict=True)):
+        begun = [one.part for one in instructions if isinstance(one, BeginSum)]
+        parts = program.reduction(rank).parts
+        is_held_alone = len(plan.seats_of(worker)) == 1
+        assert begun == ([] if is_held_alone else [part for part in parts if len(part.ranks) > 1])
+        for part in begun:
+            place = instructions.index(BeginSum(part))
+            assert not any(_adds_to(one, part) for one in instructions[place:])
+            before = [one for one in instructions[:place] if not isinstance(one, BeginSum)]
+            later = parts[: parts.index(part) + 1]  # of these at least one has only now become whole
+            own = [one for one in before if isinstance(one, Compute)]
+            assert not own or any(_adds_to(own[-1], one) for one in later)
+            assert not own or isinstance(before[-1], Compute | Send)
+            assert not isinstance(instructions[place + 1], Send)
+
+
+def _adds_to(one: Instruction, part: GradientBucket) -> bool:
+    """Whether it adds to the gradients of these layers."""
+    if not isinstance(one, Compute) or one.operation.kind not in ("B", "W") or one.layers is None:
+        return False
+    return one.layers[0] <= part.layers[0] < one.layers[1]
 
 
 def test_failed_workers_have_no_rank() -> None:

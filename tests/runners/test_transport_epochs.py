@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch")
 from torch._C._distributed_c10d import HashStore  # noqa: E402
 
 from rtk.runners.torch.delegates import Delegates  # noqa: E402
+from rtk.runners.torch.detours import Detours  # noqa: E402
 from rtk.runners.torch.faults import DelayedTransport  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
 from rtk.runners.torch.groups import PrefixStore, ProcessGroupGloo, Store  # noqa: E402
@@ -120,6 +121,11 @@ def blocked_sum_of_peers(transport: Transport) -> None:
     transport.all_reduce((0, 1), torch.zeros(2))
 
 
+def blocked_begun_sum(transport: Transport) -> None:
+    transport.begin_sum((0, 1), torch.zeros(2))
+    transport.end_sums()
+
+
 def no_delay(rank: int) -> float:
     return 0.0
 
@@ -128,7 +134,11 @@ def a_minute(rank: int) -> float:
     return 60.0
 
 
-BLOCKED = [blocked_receive, blocked_flush, blocked_sum_of_all, blocked_sum_of_peers]
+def a_moment(rank: int) -> float:
+    return 0.001
+
+
+BLOCKED = [blocked_receive, blocked_flush, blocked_sum_of_all, blocked_sum_of_peers, blocked_begun_sum]
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -142,6 +152,65 @@ def test_an_interrupt_wakes_whoever_is_blocked(operation: Callable[[Transport], 
     transports[0].interrupt()
     assert isinstance(blocked.exception(SOON_S), RuntimeFailedError)
     close_all(transports)
+
+
+def gloo_group(store: Store, rank: int, size: int) -> Any:
+    """A group to be used as NCCL's are."""
+    options = ProcessGroupGloo._Options()
+    options._threads = 1
+    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    return ProcessGroupGloo(store, rank, size, options)
+
+
+def nccl_world(size: int) -> list[NcclTransport]:
+    """Transports for GPUs, over gloo, of which each sends to the next one."""
+    store, everyone = HashStore(), tuple(range(size))
+    ways = {(rank, rank + 1) for rank in range(size - 1)}
+    device = torch.device("cpu")
+    return in_ranks(size, lambda rank: NcclTransport(store, rank, {everyone}, ways, device, make_group=gloo_group))
+
+
+def apart_world(size: int) -> list[Transport]:
+    """The first rank and the last one reach each other over the one between."""
+    return [Detours(one, [(0, size - 1, 1)], rank) for rank, one in enumerate(world(size, apart=[(0, size - 1)]))]
+
+
+WORLDS: dict[str, Callable[[int], Sequence[Transport]]] = {
+    "gloo": world,
+    "nccl": nccl_world,
+    "delayed": lambda size: [DelayedTransport(one, no_delay, a_moment) for one in world(size)],
+    "delegates": lambda size: [Delegates(one, one, ()) for one in world(size)],
+    "detours": apart_world,
+}
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+def test_sums_that_are_begun_hold_nobody_up(kind: str) -> None:
+    """A rank that has begun two sums goes on, and only a message that it sends then lets the others begin theirs;
+    all have the sums at the end, and one that is still under way, where it can be woken, leaves nothing behind."""
+    before = held()
+    transports = list(WORLDS[kind](3))
+
+    def work(rank: int) -> list[float]:
+        mine, everyone = transports[rank], (0, 1, 2)
+        if rank:
+            mine.post_receive(1, rank - 1, torch.zeros(1))
+            mine.receive(1, rank - 1)
+        sums = [torch.tensor([10.0**n * (rank + 1)]) for n in range(2)]
+        for one in sums:
+            mine.begin_sum(everyone, one)
+        if rank < 2:
+            mine.send(1, rank + 1, torch.zeros(1))
+        mine.end_sums()
+        mine.flush()
+        if rank == 0 and kind != "nccl":  # whose `abort` does nothing over gloo
+            mine.begin_sum(everyone, torch.zeros(1))
+        return [float(one) for one in sums]
+
+    assert in_ranks(3, work) == [[6.0, 60.0]] * 3
+    close_all(transports)
+    transports.clear()
+    assert_back_to(before)
 
 
 def test_operations_after_an_interrupt_fail_and_a_second_one_does_nothing() -> None:
@@ -252,16 +321,9 @@ def test_25_epochs_leave_nothing_behind() -> None:
 
 def test_the_transport_for_gpus_closes_too() -> None:
     """Its groups are aborted (which does nothing over gloo), its operations refused, its groups let go."""
-
-    def group(store: Store, rank: int, size: int) -> Any:
-        options = ProcessGroupGloo._Options()
-        options._threads = 1
-        options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        return ProcessGroupGloo(store, rank, size, options)
-
     before, store = held(), HashStore()
     device = torch.device("cpu")
-    transports = in_ranks(2, lambda rank: NcclTransport(store, rank, {(0, 1)}, {(0, 1)}, device, make_group=group))
+    transports = in_ranks(2, lambda rank: NcclTransport(store, rank, {(0, 1)}, {(0, 1)}, device, make_group=gloo_group))
     transports[1].post_receive(1, 0, torch.zeros(1))
     transports[0].interrupt()
     with pytest.raises(RuntimeFailedError):

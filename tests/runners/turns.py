@@ -110,6 +110,7 @@ class TurnTransport:
     def __init__(self, turns: Turns, rank: int) -> None:
         self._turns, self._rank = turns, rank
         self._counts = Counter[tuple[int, ...]]()
+        self._begun: list[tuple[tuple[int, ...], dict[int, torch.Tensor], torch.Tensor]] = []
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """Nothing is made ready."""
@@ -132,9 +133,22 @@ class TurnTransport:
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, in the order of the ranks."""
+        self.begin_sum(group, tensor)
+        self.end_sums()
+
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Have it taken into account."""
         self._counts[group] += 1
         parts = self._turns._sums.setdefault((group, self._counts[group]), {})
         parts[self._rank] = tensor.clone()
+        self._begun.append((group, parts, tensor))
+
+    def end_sums(self) -> None:
+        """Sum one after the other, each in the order of the ranks."""
+        while self._begun:
+            self._end_sum(*self._begun.pop(0))
+
+    def _end_sum(self, group: tuple[int, ...], parts: dict[int, torch.Tensor], tensor: torch.Tensor) -> None:
         try:
             self._turns.pause(self._rank, lambda: len(parts) == len(group))
         except RuntimeFailedError:
