@@ -224,8 +224,8 @@ class _Draw:
                 run = list(group)
                 kinds = kinds if self.crew[number].splits else kinds.replace("IW", "B").replace("I", "B")
                 for kind in kinds:
-                    own = RestOperation(self._named(kind, microbatch, seat), (run[0], run[-1] + 1), summed)
-                    nodes.append((number, microbatch, own))
+                    named = self._named(kind, microbatch, seat)
+                    nodes.append((number, microbatch, RestOperation(named, (run[0], run[-1] + 1), summed)))
         return nodes
 
     def _route(self, microbatch: int) -> dict[int, int]:

@@ -185,9 +185,9 @@ def _speed(costs: CrewCosts, least: _Least, pieces: Flags) -> float:
     fastest = np.zeros(costs.workers)
     for kind, least_s in enumerate((least.forward_s, least.input_s, least.weight_s)):
         own_s = np.maximum(costs.duration_s[:, [kind]] * share, np.finfo(np.float64).tiny)
-        speed = np.where(costs.holds[:, pieces], least_s[pieces] / own_s, 0.0)
+        own_s[~costs.holds[:, pieces]] = np.inf
         if least_s[pieces].max() > 0:
-            np.maximum.at(fastest, costs.owner, speed.max(axis=1))
+            np.maximum.at(fastest, costs.owner, (least_s[pieces] / own_s).max(axis=1))
     return max(float(fastest.sum()), 1.0)
 
 

@@ -11,11 +11,12 @@ from rtk.planners.resumption.plan import plan_rest
 from rtk.schemas.check_rest import check_rest
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Layers, Placement, Plan, Stage
-from rtk.schemas.resumption import RestOperation
+from rtk.schemas.plan import Layers, Placement, Plan, Stage, place_of
+from rtk.schemas.resumption import Rest, RestOperation
 
 from ..placed_plans import folded, looped
 from ..random_plans import Own, PlacedPlans, RandomPlans
+from ..rests import rests
 from .toy_iteration import ToyEpoch, ToyModel, ToyWorker, check_done, stages_of, take_over
 
 
@@ -179,3 +180,24 @@ def test_workers_of_several_stages_go_on_with_every_sum_right(
 ) -> None:
     """The same where workers hold several virtual stages, whose chunks go to different peers."""
     live_through(Job(seed, alike=True, ties=ties, placement=placement), deaths)
+
+
+def has_nothing_twice(rest: Rest) -> bool:
+    """Whether no two workers say that they have the same micro-batch in their parts of a sum."""
+    entries = [entry for standing in rest.standings for entry in standing.ledger]
+    cells = [(layer, m) for entry in entries for layer in range(*entry.layers) for m in entry.microbatches]
+    return len(cells) == len(set(cells))
+
+
+@settings(max_examples=30, deadline=None)
+@given(rests(has_nothing_twice))
+def test_any_standings_have_a_plan_that_passes(drawn: tuple[Plan, Rest]) -> None:
+    """Whoever holds whatever layers, in one range or several, and has anything of them: what is planned is valid."""
+    plan, rest = drawn
+    seats = tuple((one.worker, place_of(one.place)) for one in rest.workers)
+    try:
+        found = plan_rest(plan, seats, rest.iteration, rest.standings, HEALTHY)
+    except InfeasibleError as error:
+        assert "as quick" in error.what
+    else:
+        assert check_rest(plan, found) == []

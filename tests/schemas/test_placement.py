@@ -255,7 +255,7 @@ def test_operations_of_a_rest_name_a_stage_that_is_held(order: str) -> None:
     """As in orders: who holds several virtual stages says which one it is, of those."""
     with pytest.raises(InvalidInputError, match="not an operation of what is left") as caught:
         parse_rest_order(order, 0, {0: (0, 1), 3: (3, 4)})
-    assert "0F1.3 (the virtual stages here are 0, 3)" in caught.value.fix
+    assert "0F1.3 (the virtual stages here are 0, 3)" in (caught.value.fix or "")
 
 
 # What the checker says of orders; each is a message, and the place.

@@ -53,10 +53,12 @@ class PlacedJob:
         cuts = [0, *sorted(chance.sample(range(1, depth), len(columns) - 1)), depth]
 
         def stage(layers: Layers) -> Stage:
-            times_s = [chance.choice([0.5, 1.0, chance.uniform(0.1, 2.0)]) for _ in range(3)]
+            forward_s, input_s, weight_s = (chance.choice([0.5, 1.0, chance.uniform(0.1, 2.0)]) for _ in range(3))
             return Stage(
                 layers,
-                *times_s,
+                forward_s,
+                input_s,
+                weight_s,
                 optimizer_s=chance.choice([0.0, 0.25]),
                 allreduce_s=chance.choice([0.0, 1.0]),
                 activation_bytes=1.0,
@@ -105,7 +107,7 @@ class PlacedJob:
             elif chance.random() < 0.3:
                 events.append(TraceEvent("slow_compute", time_s=now_s, worker=name, factor=2.0))
             else:
-                events.append(TraceEvent(chance.choice(["fail", "stop"]), time_s=now_s, worker=name))  # type: ignore[arg-type]
+                events.append(TraceEvent(chance.choice(["fail", "stop"]), time_s=now_s, worker=name))
                 gone.add(name)
         return Trace(tuple(events))
 
@@ -133,7 +135,8 @@ def test_a_death_at_any_moment_costs_no_more_than_done_anew(seed: int) -> None:
         spans = timeline_of_resumption(one).spans
         left = sum(len(one.rest.operations(n, one.plan)) for n in range(len(one.rest.workers)))
         assert sum(map(is_computed, spans)) >= left
-        assert len(columns_of_resumption(one).is_fed) == len(spans)
+        is_fed = columns_of_resumption(one).is_fed
+        assert is_fed is not None and len(is_fed) == len(spans)
         assert explain_resumption(one).left == left
 
 

@@ -122,7 +122,8 @@ def test_slow_workers_and_links_are_as_conditions_have_them(plan: Plan, data: st
 @pytest.mark.parametrize("victim", ["0/0", "2/1"])
 def test_a_death_in_the_midst_has_the_iteration_done_anew(optimizer: Optimizer, victim: str) -> None:
     """Who dies is replaced by peers, one for each of its stages, and later by a newcomer; every micro-batch has seen
-    every virtual stage once in each committed iteration, and nothing of the broken one was gone on with."""
+    every virtual stage once in each committed iteration, and nothing of the broken one was gone on with, which makes
+    the job end later than where something was."""
     events = TraceEvent("fail", iteration=1, worker=victim), TraceEvent("join", iteration=3, worker=victim)
     story = story_of(v_plan(optimizer), *events, iterations=5)
     assert (story.exit_code, len(story.committed_s), story.resumptions) == (0, 5, ())
@@ -131,8 +132,9 @@ def test_a_death_in_the_midst_has_the_iteration_done_anew(optimizer: Optimizer, 
     assert set(runs.values()) == {1}
     assert len(runs) == 5 * 4 * 2 * DP * MICROBATCHES
     assert all(a.start_s <= b.start_s for a, b in pairwise(story.timeline.spans))
-    without = simulate_story(story.plans[0], Trace(events), 5, replan, COSTS, resume=plan_rest, log_memory_bytes=0)
-    assert (without.timeline.spans, without.committed_s) == (story.timeline.spans, story.committed_s)
+    going_on = simulate_story(story.plans[0], Trace(events), 5, replan, COSTS, resume=plan_rest)
+    assert len(going_on.resumptions) == 1
+    assert going_on.total_s < story.total_s
     assert len(story.plans) == 3
     report = story.report(0.0)
     assert len(report.peak_memory_bytes) == len(story.plans[0].workers)
