@@ -257,7 +257,7 @@ def test_a_timeline_of_chunks_needs_its_plan() -> None:
         read_run(GivenTimeline("t", timeline), told, [], lambda of, count: [])
     named = GivenTimeline("t", replace(timeline, plan=digest(plan)))
     done = refine(told, [read_run(named, told, [plan], lambda of, count: [])])
-    assert [(slow.worker, slow.ratio) for slow in done.slow] == [("1/0:3", pytest.approx(2.0))]
+    assert {slow.worker: slow.ratio for slow in done.slow} == pytest.approx({"1/0:3": 2.0})
     assert times_of(done.profile) == pytest.approx(times_of(told))
 
 
