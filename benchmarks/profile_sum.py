@@ -5,7 +5,8 @@ round, so that the machine's mood meets both: one trains the whole model as one 
 micro-batches F, I, W, the step, the zeroing of gradients); the other rehearses the layers as `rtk profile` does. How a
 process's memory happens to lie changes its times by some percent, so there are several pairs of new processes. Two
 figures for each pair, predicted / measured - 1 for N micro-batches and one step: of the medians, as they come, and of
-the fastest quarter (its upper end), what an idle machine would show. `unsplit` is the error for a plan without a split
+the fastest quarter (its upper end), what an idle machine would show. Predicted is what planners take for a stage of all
+layers: the sum of their times, less the boundaries between them. `unsplit` is the error for a plan without a split
 backward pass, by the profile's `backward_s`; `unsplit_of_halves` what it would be by I and W, which carry the cost of
 putting weight gradients off.
 
@@ -26,10 +27,12 @@ from typing import Any
 import torch
 
 from rtk.benchmarks.common import write_result
+from rtk.profilers.boundary import measure_boundary
 from rtk.profilers.measure import Clock, ClockStopwatch, Rehearsal
 from rtk.profilers.models.load import load_model
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.stage import TorchStage
+from rtk.schemas.profile import BoundaryCost
 
 MICROBATCHES = 4
 WARM_UP = 2
@@ -114,12 +117,19 @@ def pair(name: str, clock: str, rounds: int) -> dict[str, dict[str, float]]:
             readings[side].append(pipe.recv())
     for pipe in pipes.values():
         pipe.send(False)
-    return {"median": errors(readings, median), "quiet": errors(readings, lambda v: quantiles(v, n=4)[0])}
+    boundary = measure_boundary(TorchStage, clock=CLOCKS[clock])
+    return {
+        "median": errors(readings, boundary, median),
+        "quiet": errors(readings, boundary, lambda v: quantiles(v, n=4)[0]),
+    }
 
 
-def errors(readings: dict[str, list[Any]], join: Callable[[Times], float]) -> dict[str, float]:
+def errors(readings: dict[str, list[Any]], boundary: BoundaryCost, join: Callable[[Times], float]) -> dict[str, float]:
     """Each side's iteration at the joined times of its operations, and predicted / measured - 1."""
     parts_s = {side: [joined(one, number, join) for number in range(len(one[0]))] for side, one in readings.items()}
+    between = len(readings["layers"][0][0]) - 1
+    inner_s = (boundary.forward_s, boundary.backward_input_s, boundary.backward_weight_s, 0.0, boundary.backward_s)
+    parts_s["layers"] = [part - between * one for part, one in zip(parts_s["layers"], inner_s, strict=True)]
     iterations_s = {side: MICROBATCHES * sum(one[:3]) + one[3] for side, one in parts_s.items()}
     found = {f"{side}_iteration_s": value for side, value in iterations_s.items()}
     for place, operation in enumerate(("F", "I", "W", "step")):
@@ -148,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pairs = []
     for _ in range(options.pairs):
         pairs.append(pair(options.model, options.clock, options.rounds))
-        words = ", ".join(f"{kind} {one['error']:+.2%}" for kind, one in pairs[-1].items())
+        words = ", ".join(
+            f"{kind} {one['error']:+.2%}, unsplit {one['error_unsplit']:+.2%}" for kind, one in pairs[-1].items()
+        )
         print(f"{options.model}: {words}", file=sys.stderr)
     figures = {
         f"{kind}_{name}": median(one[kind][name] for one in pairs)

@@ -10,7 +10,17 @@ import typer
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
-from ..schemas.profile import TIMES, DataType, DoesNotFitError, Layer, Profile, form_of, held_bytes
+from ..schemas.profile import (
+    PASSES,
+    TIMES,
+    DataType,
+    DoesNotFitError,
+    Layer,
+    LayerCost,
+    Profile,
+    form_of,
+    held_bytes,
+)
 from ..schemas.quantities import SHARE, print_bytes, print_share
 from ..schemas.site import read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
@@ -266,18 +276,29 @@ app.command("compare")(compare)
 
 def print_layers(profile: "Profile") -> None:
     """Print what each layer costs, for people; ± is half the width of the middle half of the readings of F, I and W."""
-    degrees = sorted({cost.tensor_parallel for layer in profile.layers for cost in layer.costs})
-    columns = ("F ms", "I ms", "W ms", "step ms", "±", "held MB", "stash", "weights")
+    costs = [cost for layer in profile.layers for cost in layer.costs]
+    degrees, times = sorted({cost.tensor_parallel for cost in costs}), _times_shown(costs)
+    columns = (*(f"{kind} ms" for kind in times), "±", "held MB", "stash", "weights")
     columns = ("layer", *(("TP",) if len(degrees) > 1 else ()), *columns)
     # Neighbours that differ in nothing but their number have one row.
     alike = groupby(enumerate(profile.layers), key=lambda one: replace(one[1], name=_title(one[0], one[1])))
-    rows = [row for _, same in alike for row in _rows(list(same), len(degrees) > 1)]
-    print_table(columns, [*rows, *_totals(profile, degrees)], to_stderr=True)
+    rows = [row for _, same in alike for row in _rows(list(same), [*times.values()], len(degrees) > 1)]
+    print_table(columns, [*rows, *_totals(profile, [*times.values()], degrees)], to_stderr=True)
+    if profile.boundary is not None:
+        passes = ((kind, getattr(profile.boundary, name)) for kind, name in times.items() if kind != "step")
+        remark(f"of each layer's times the boundary of a stage is {', '.join(f'{k} {_ms(t)}' for k, t in passes)} ms")
     sequences = f" of {profile.sequence_length} tokens" if profile.sequence_length else ""
     form = ["checkpointing"] if profile.model.get("checkpointing") else []
     said = ", ".join([str(profile.model.get("dtype", "fp32")), *form])
     origin = "computed for" if profile.origin == "analytic" else "measured on"
     remark(f"{origin} {profile.device.name}, {said}; micro-batches of {profile.microbatch_size}{sequences}")
+
+
+def _times_shown(costs: Sequence[LayerCost]) -> dict[str, str]:
+    """The times in the table, by their headings: a full backward pass is there where any layer says what it takes."""
+    if all(cost.backward_s is None for cost in costs):
+        return TIMES
+    return {**PASSES, "B": "backward_s", "step": TIMES["step"]}
 
 
 def _title(place: int, layer: Layer) -> str:
@@ -286,7 +307,7 @@ def _title(place: int, layer: Layer) -> str:
     return name.removeprefix(f"{place} ")
 
 
-def _rows(same: Sequence[tuple[int, Layer]], with_degree: bool) -> Iterator[tuple[str, ...]]:
+def _rows(same: Sequence[tuple[int, Layer]], shown: Sequence[str], with_degree: bool) -> Iterator[tuple[str, ...]]:
     (first, layer), (last, _) = same[0], same[-1]
     title = _title(first, layer)
     name = f"{first} {title}".rstrip() if first == last else f"{first}-{last} {title}".rstrip() + f" x{len(same)}"
@@ -294,9 +315,14 @@ def _rows(same: Sequence[tuple[int, Layer]], with_degree: bool) -> Iterator[tupl
         sizes = (layer.activation_bytes, layer.weight_stash_bytes, layer.parameter_bytes)
         degree = (f"{cost.tensor_parallel}",) if with_degree else ()
         bytes_ = [*map(_mb, sizes)] if number == 0 else ["", "", ""]
-        times = [_ms(getattr(cost, one)) for one in TIMES.values()]
+        times = [_ms(_time_s(cost, one)) for one in shown]
         spread = "" if cost.spread is None or not cost.work_s else print_share(cost.spread.work_s / cost.work_s)
         yield (name if number == 0 else "", *degree, *times, spread, *bytes_)
+
+
+def _time_s(cost: LayerCost, name: str) -> float:
+    time_s: float = cost.full_s if name == "backward_s" else getattr(cost, name)
+    return time_s
 
 
 def _ms(time_s: float) -> str:
@@ -307,7 +333,7 @@ def _mb(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:.2f}" if size_bytes < 1e8 else f"{size_bytes / 1e6:.0f}"
 
 
-def _totals(profile: "Profile", degrees: Sequence[int]) -> Iterator[tuple[str, ...]]:
+def _totals(profile: "Profile", shown: Sequence[str], degrees: Sequence[int]) -> Iterator[tuple[str, ...]]:
     parameter_bytes, _ = held_bytes(profile.layers, 0, len(profile.layers))
     sizes = (
         sum(layer.activation_bytes for layer in profile.layers),
@@ -316,6 +342,6 @@ def _totals(profile: "Profile", degrees: Sequence[int]) -> Iterator[tuple[str, .
     )
     for degree in degrees:
         costs = [cost for layer in profile.layers for cost in layer.costs if cost.tensor_parallel == degree]
-        times = (_ms(sum(getattr(cost, name) for cost in costs)) for name in TIMES.values())
+        times = (_ms(sum(_time_s(cost, name) for cost in costs)) for name in shown)
         bytes_ = [*map(_mb, sizes)] if degree == degrees[0] else ["", "", ""]
         yield ("all", *((f"{degree}",) if len(degrees) > 1 else ()), *times, "", *bytes_)

@@ -1,5 +1,6 @@
 """`rtk profile refine`: what a run measured corrects a profile."""
 
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,7 +78,7 @@ def _print_stages(refinement: "Refinement", runs: "list[MeasuredRun]") -> None:
         refinement.readings, key=lambda one: (one.run, one.layers, one.tensor_parallel)
     ):
         found = {reading.operation: reading for reading in own}
-        stage = next(name.partition("/")[2] for name, seat in runs[run].seats.items() if seat.layers == layers)
+        stage = next(re.split("[/:]", name)[-1] for name, seat in runs[run].seats.items() if seat.layers == layers)
         name = f"run {run}, stage {stage}" if len(runs) > 1 else f"stage {stage}"
         cells = (
             f"{found[one].before_s * 1e3:.3g}→{found[one].after_s * 1e3:.3g}" if one in found else ""
@@ -101,8 +102,9 @@ def _remarks(refinement: "Refinement", runs: "list[MeasuredRun]", before: "Profi
         if len({span.iteration for span in run.timeline.spans}) == 1:
             yield f"{run.name} has one iteration only, which may include warming up"
     for slow in refinement.slow:
-        rank = runs[slow.run].timeline.options.get("ranks", {}).get(slow.worker)
-        name = slow.worker if rank is None else f"{slow.worker} (rank {rank})"
+        worker, _, stage = slow.worker.partition(":")
+        rank = runs[slow.run].timeline.options.get("ranks", {}).get(worker)
+        name = worker + ("" if rank is None else f" (rank {rank})") + (f" at virtual stage {stage}" if stage else "")
         yield f"worker {name} takes {slow.ratio:.2f} times as long as its peers: it is not counted"
     for reading in refinement.readings:
         if not reading.before_s and reading.measured_s > 1e-6:
@@ -231,7 +233,7 @@ def _changes_of_facts(found: "Comparison") -> "Iterator[Difference]":
 
 def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Difference]":
     """What differs in times: all in all, then layer by layer."""
-    from ..profilers.comparing import WHOLE
+    from ..profilers.comparing import FULL, WHOLE
     from ..schemas.profile import TIMES
     from ..viz.diff import Difference, becomes
 
@@ -242,7 +244,8 @@ def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Differ
         layer, path = after.layers[one.layers[1]], f"/layers/{one.layers[1]}"
         if one.operation != WHOLE:
             degrees = [cost.tensor_parallel for cost in layer.costs]
-            path += f"/costs/{degrees.index(one.tensor_parallel)}/{TIMES[one.operation]}"
+            name = "backward_s" if one.operation == FULL else TIMES[one.operation]
+            path += f"/costs/{degrees.index(one.tensor_parallel)}/{name}"
         name = f"{one.operation} of layer {one.layers[1]} ({layer.name or 'without a name'})"
         beside = f"{one.relative:.3f} times the overall ratio, noise {print_percent(one.noise)}"
         becoming = becomes(one.before_s, one.after_s, "s")
@@ -251,10 +254,11 @@ def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Differ
 
 def _print_times(found: "Comparison", after: "Profile") -> None:
     """The layers whose times differ, and how many times as long as overall; nothing stands where they do not differ."""
-    from ..profilers.comparing import WHOLE
+    from ..profilers.comparing import FULL, WHOLE
     from ..schemas.profile import TIMES
 
-    operations = (*TIMES, WHOLE)
+    told = any(one.operation == FULL for one in found.times)
+    operations = (*TIMES, *((FULL,) if told else ()), WHOLE)
     rows = []
     for key, group in groupby(found.times, key=lambda one: (one.layers, one.tensor_parallel)):
         own = {one.operation: one for one in group}

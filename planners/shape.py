@@ -14,7 +14,7 @@ from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Connection, Layer, LayerCost, Profile, full_backward_s, held_by, held_bytes
+from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_by, held_bytes, joined_cost
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 from .even_cut import even_cut
@@ -239,7 +239,7 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: int =
         raise InfeasibleError(
             f"{stages} stages cannot be cut from {count} layers", where="--pp", fix=f"take at most {count}"
         )
-    times = [_cost(layer, index, tensor_parallel).work_s for index, layer in enumerate(profile.layers)]
+    times = _work_s(profile, tensor_parallel)
     ends = least_bottleneck_cut(times, stages)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     connection = profile.network.between_workers or Connection()
@@ -280,7 +280,7 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
             where="--chunks",
             fix="take fewer chunks, or fewer stages (--pp)",
         )
-    times = [_cost(layer, index, tensor_parallel).work_s for index, layer in enumerate(profile.layers)]
+    times = _work_s(profile, tensor_parallel)
     ends = even_cut(times, placement)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
@@ -362,20 +362,25 @@ def _stage(profile: Profile, span: Layers, parameter_bytes: float, peers: int, d
     """A stage of layers [first, stop), without a limit; the parameters are those whose gradients are summed for it."""
     first, stop = span
     layers = profile.layers[first:stop]
-    costs = [_cost(layer, first + index, degree) for index, layer in enumerate(layers)]
+    cost = joined_cost([_cost(layer, first + index, degree) for index, layer in enumerate(layers)], profile.inner)
     connection = profile.network.between_workers or Connection()
     return Stage(
         layers=span,
         tensor_parallel=degree,
-        forward_s=sum(cost.forward_s for cost in costs),
-        backward_input_s=sum(cost.backward_input_s for cost in costs),
-        backward_weight_s=sum(cost.backward_weight_s for cost in costs),
-        optimizer_s=sum(cost.optimizer_s for cost in costs),
+        forward_s=cost.forward_s,
+        backward_input_s=cost.backward_input_s,
+        backward_weight_s=cost.backward_weight_s,
+        optimizer_s=cost.optimizer_s,
         allreduce_s=connection.ring_s(parameter_bytes / degree, peers),
         activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
-        backward_s=full_backward_s(costs),
+        backward_s=cost.backward_s,
     )
+
+
+def _work_s(profile: Profile, degree: int) -> list[float]:
+    """What each layer adds to its stage, in s: stages are compared by these sums, for each has one boundary beside."""
+    return [profile.own_work_s(_cost(layer, index, degree)) for index, layer in enumerate(profile.layers)]
 
 
 def _room_bytes(profile: Profile, held: Sequence[Layers], degree: int) -> float | None:

@@ -35,6 +35,8 @@ TOO_NOISY = 0.25
 RESOLUTION_S = 1e-6
 NETWORK = 0.25
 WHOLE = "F+I+W"
+FULL = "B"  # a full backward pass
+_HALVES = (PASSES["I"], PASSES["W"])
 _SIZES = ("parameter_bytes", "state_bytes", "activation_bytes", "weight_stash_bytes", "output_bytes")
 _TIES = ("tied_to", "tied_bytes", "tied_state_bytes")
 _GIVEN = ("model", "origin", "device", "microbatch_size", "sequence_length")
@@ -66,7 +68,7 @@ class TimeRatio:
     Attributes:
         layers: the layer's places in both profiles.
         tensor_parallel: the degree.
-        operation: F, I, W, step, or F+I+W for the three together.
+        operation: F, I, W, step, F+I+W for the three together, or B, where both profiles say what that takes.
         before_s, after_s: the times.
         relative: after over before, over the overall ratio, or over 1 where that is nearer and the overall ratio is
             within its noise.
@@ -157,8 +159,12 @@ class _CostPair:
     def ratios(self, overall: Overall) -> Iterator[TimeRatio]:
         """Each operation's times, and those of the passes together, relative to an overall ratio."""
         sums = {**{kind: (name,) for kind, name in TIMES.items()}, WHOLE: tuple(PASSES.values())}
+        if self.old.backward_s is not None and self.new.backward_s is not None:
+            sums[FULL] = _HALVES  # whose spreads count for it
         for operation, names in sums.items():
-            before_s, after_s = _sum_s(self.old, names), _sum_s(self.new, names)
+            before_s, after_s = (
+                one.full_s if operation == FULL else _sum_s(one, names) for one in (self.old, self.new)
+            )
             if max(before_s, after_s) > 0:
                 expected = [overall.ratio] if overall.differs else [overall.ratio, 1.0]
                 nearest = min(

@@ -554,7 +554,7 @@ def measure_profile(
     """
     where = device or _device_of(model)
     higher = sorted({*degrees} - {1})
-    with _threads(threads), torch.random.fork_rng(devices=[]):
+    with working_threads(threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for degree in higher:
             for layer in model.layers:
@@ -660,7 +660,8 @@ def _describe_device(device: torch.device, threads: int) -> Device:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def working_threads(count: int) -> Iterator[None]:
+    """Within the context torch computes with so many threads on a CPU."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

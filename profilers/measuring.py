@@ -62,20 +62,30 @@ def measure_here(
     tell: Callable[[int, int], None],
     number: int = 0,
 ) -> Profile:
-    """Measure a loaded model in this process, on the GPU of that number where there are any."""
-    from .measure import measure_profile
+    """Measure a loaded model in this process, on the GPU of that number where there are any.
 
-    return measure_profile(
+    On a CPU also what the boundary of a stage costs. A GPU's queue hides it in a rehearsal, where the host runs ahead:
+    its layers' times do not contain it.
+    """
+    from .boundary import measure_boundary, with_boundary
+    from .measure import measure_profile, working_threads
+
+    where = device(number)
+    profile = measure_profile(
         model,
         make_stage,
         degrees=asked.degrees,
-        device=device(number),
+        device=where,
         repeats=asked.repeats,
         threads=asked.threads,
         seed=asked.seed,
         intra_node=intra_node,
         progress=tell,
     )
+    if where.type != "cpu":
+        return profile
+    with working_threads(asked.threads):
+        return with_boundary(profile, measure_boundary(make_stage))
 
 
 def device(number: int) -> "torch.device":

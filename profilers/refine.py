@@ -23,10 +23,20 @@ from ..schemas.documents import digest, read_document
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.orders import check_order_text
-from ..schemas.placement import refuse_placed
-from ..schemas.plan import Layers, Plan
-from ..schemas.profile import FEWEST_FOR_A_SPREAD, TIMES, Device, Layer, LayerCost, Profile, Spread, half_width
-from ..schemas.timeline import Timeline
+from ..schemas.plan import Layers, Plan, Stage, Worker
+from ..schemas.profile import (
+    FEWEST_FOR_A_SPREAD,
+    PASSES,
+    TIMES,
+    BoundaryCost,
+    Device,
+    Layer,
+    LayerCost,
+    Profile,
+    Spread,
+    half_width,
+)
+from ..schemas.timeline import Span, Timeline
 from .annotations import read_annotations
 from .failslow.calls.formats import beginning_of
 
@@ -36,6 +46,7 @@ from .failslow.calls.formats import beginning_of
 Operation: TypeAlias = Literal["F", "I", "W", "B", "step"]
 
 SLOW = 1.1  # times what the others of a stage take
+DIGITS = "0123456789"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +57,41 @@ class WorkerHolding:
         layers: [first, stop).
         tensor_parallel: the degree at which it held them.
         slowdown: how many times as long as the profile says its plan took it to need.
+        step_share: of a step of its worker, which is one for all that it holds.
     """
 
     layers: Layers
     tensor_parallel: int = 1
     slowdown: float = 1.0
+    step_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A measured timeline, what it is called in messages, and what its workers `k/i` held."""
+    """A measured timeline, what it is called in messages, and what its workers held.
+
+    Attributes:
+        seats: by worker `k/i`; where that holds several virtual stages, each of them, by `k/i:stage`.
+    """
 
     name: str
     timeline: Timeline
     seats: Mapping[str, WorkerHolding]
+
+    def spans(self) -> Iterator[tuple[int, str, Span]]:
+        """The timeline's spans, each with its place and its seat, as of a worker that holds only that.
+
+        A step is one of each seat of its worker.
+        """
+        held: dict[str, list[str]] = defaultdict(list)
+        for seat in self.seats:
+            held[seat.partition(":")[0]].append(seat)
+        for place, span in enumerate(self.timeline.spans):
+            op = span.op.lstrip(DIGITS)
+            if op != span.op:
+                yield place, f"{span.worker}:{span.op.removesuffix(op)}", replace(span, op=op)
+            else:
+                yield from ((place, seat, span) for seat in held.get(span.worker, [span.worker]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +122,7 @@ class OperationReading:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A worker that took `ratio` times as long as the others of its stage; it is not counted."""
+    """A worker, or seat of one, that took `ratio` times as long as the others of its stage; it is not counted."""
 
     run: int
     worker: str
@@ -160,10 +192,10 @@ def _check(run: MeasuredRun, layers_in_all: int) -> None:
             fix="run the plan without --paced",
         )
     settled = {memory.worker for memory in run.timeline.workers}  # those with one stage in all plans of the run
-    for index, span in enumerate(run.timeline.spans):
-        if span.worker not in run.seats:
+    for index, seat, span in run.spans():
+        if seat not in run.seats:
             raise InvalidInputError(
-                f"there is no worker {span.worker} in the plan",
+                f"there is no worker {seat} in the plan",
                 where=f"{run.name}, /spans/{index}/worker",
                 fix="give the plan that was run: --plan",
             )
@@ -183,19 +215,20 @@ def _check(run: MeasuredRun, layers_in_all: int) -> None:
 
 
 def _times_of_workers(run: MeasuredRun) -> dict[str, dict[Operation, list[float]]]:
-    """The readings in s of each worker and operation, the first iteration left out where there are others."""
+    """The readings in s of each seat and operation, the first iteration left out where there are others."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for span in run.timeline.spans:
         first[span.worker] = min(span.iteration, first.get(span.worker, span.iteration))
         last[span.worker] = max(span.iteration, last.get(span.worker, span.iteration))
     times: dict[str, dict[Operation, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for span in run.timeline.spans:
+    for _, seat, span in run.spans():
         operation = _operation_of(span.op)
         warms_up = span.iteration == first[span.worker] < last[span.worker]
         if operation is not None and not warms_up:
-            slowdown = 1.0 if operation == "step" else run.seats[span.worker].slowdown
-            times[span.worker][operation].append((span.end_s - span.start_s) / slowdown)
+            held = run.seats[seat]
+            factor = held.step_share if operation == "step" else 1 / held.slowdown
+            times[seat][operation].append((span.end_s - span.start_s) * factor)
     if not any(set(own) - {"step"} for own in times.values()):
         raise InvalidInputError(
             "the timeline has no F, I, W or B", where=f"{run.name}, /spans", fix="give the timeline of a run"
@@ -243,6 +276,7 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
     * What counts as a stage's time is told in `readings_of`.
     * A B corrects the sum of I and W, which keep their shares.
     * A layer's factor holds for all its tensor-parallel degrees.
+    * A boundary (see Profile) is scaled as all stages together.
     * The spread becomes the readings', relative to the stage's time; where there are too few to say (measure.py) it
       stays as it was, relative to the time.
     * Of an operation that takes no time in the profile nothing can be scaled: it stays so.
@@ -258,8 +292,11 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
             or degrees that the profile does not have.
     """
     found = [readings_of(run, number, len(profile.layers)) for number, run in enumerate(runs)]
-    readings = [replace(reading, before_s=_sum_s(profile.layers, reading)) for own, _ in found for reading in own]
-    factors, is_corrected = _factors(profile, [reading for reading in readings if reading.before_s > 0])
+    readings = [replace(reading, before_s=_stage_s(profile, reading)) for own, _ in found for reading in own]
+    boundary = _scaled_boundary(profile.inner, readings)
+    # What the layers take by themselves: as long as the stage, and the boundaries that it has not.
+    apart = [replace(one, measured_s=one.measured_s + _inner_s(boundary, one)) for one in readings if one.before_s > 0]
+    factors, is_corrected = _factors(profile, apart)
     # The relative spread of what each operation and layer was measured in, the largest; NaN where nobody says one.
     spreads = np.full((len(TIMES), len(profile.layers)), np.nan)
     for reading in readings:
@@ -279,6 +316,7 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
     refined = replace(
         profile,
         layers=layers,
+        boundary=profile.boundary and boundary.within([cost for layer in layers for cost in layer.costs]),
         origin="measured" if is_all else profile.origin,
         model={
             **profile.model,
@@ -289,7 +327,7 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
             },
         },
     )
-    after = tuple(replace(reading, after_s=_sum_s(refined.layers, reading)) for reading in readings)
+    after = tuple(replace(reading, after_s=_stage_s(refined, reading)) for reading in readings)
     return Refinement(refined, after, tuple(slow for _, own in found for slow in own))
 
 
@@ -302,10 +340,32 @@ def contradictions(refinement: Refinement) -> Counter[int]:
     )
 
 
-def _sum_s(layers: Sequence[Layer], reading: OperationReading) -> float:
+def _stage_s(profile: Profile, reading: OperationReading) -> float:
+    """What a stage takes by a profile: its layers' times, less the boundaries between them."""
     first, stop = reading.layers
-    costs = (_cost(layers[index], index, reading.tensor_parallel) for index in range(first, stop))
-    return math.fsum(_told_s(cost, part, reading.operation) for cost in costs for part in _PARTS[reading.operation])
+    costs = (_cost(profile.layers[index], index, reading.tensor_parallel) for index in range(first, stop))
+    parts = (_told_s(cost, part, reading.operation) for cost in costs for part in _PARTS[reading.operation])
+    return math.fsum(parts) - _inner_s(profile.inner, reading)
+
+
+def _inner_s(boundary: BoundaryCost, reading: OperationReading) -> float:
+    """What the boundaries between a stage's layers take, which its layers' times contain and its own does not."""
+    first, stop = reading.layers
+    name = {**PASSES, "B": "backward_s"}.get(reading.operation)
+    return 0.0 if name is None else (stop - first - 1) * getattr(boundary, name)
+
+
+def _scaled_boundary(boundary: BoundaryCost, readings: Sequence[OperationReading]) -> BoundaryCost:
+    """A boundary whose passes take as many times as long as those of all stages; B keeps its share of I and W."""
+    scaled = {}
+    for kind, name in PASSES.items():
+        own = [one for one in readings if kind in _PARTS[one.operation] and one.before_s > 0]
+        told_s = math.fsum(one.before_s for one in own)
+        factor = math.fsum(one.measured_s for one in own) / told_s if told_s else 1.0
+        scaled[name] = getattr(boundary, name) * factor
+    halves_s = boundary.backward_input_s + boundary.backward_weight_s
+    factor = (scaled["backward_input_s"] + scaled["backward_weight_s"]) / halves_s if halves_s else 1.0
+    return BoundaryCost(**scaled, backward_s=boundary.backward_s * factor)
 
 
 def _told_s(cost: LayerCost, part: str, operation: Operation) -> float:
@@ -413,18 +473,15 @@ def run_of(given: GivenTimeline, profile: Profile, plans: Sequence[Plan], cut: S
         InvalidInputError: it is of none of the plans, or of no such job.
     """
     plan = _plan_of(given, plans)
-    if plan is not None:
-        refuse_placed(plan, "rtk profile refine")
-    if given.timeline.is_placed:
-        what = "rtk profile refine takes no timeline of workers that hold several virtual stages"
-        raise InvalidInputError(what, where=f"{given.name}, /spans", fix="give that of a plan of --placement plain")
     if plan is not None and given.timeline.plan is not None:
-        staged = [(worker, plan.stage_of(worker)) for worker in plan.workers]
-        held = {
-            worker.name: WorkerHolding(stage.layers, stage.tensor_parallel, worker.slowdown or 1.0)
-            for worker, stage in staged
-        }
+        held = {name: own for worker in plan.workers for name, own in _seats_of(plan, worker, profile)}
         return MeasuredRun(given.name, given.timeline, held)
+    if given.timeline.is_placed:
+        raise InvalidInputError(
+            "its workers hold several virtual stages, and only their plan says which layers those are",
+            where=f"{given.name}, /spans",
+            fix="give the plan that was run: --plan",
+        )
     stages = _stages_by_plan(plan, given) if plan else _stages_by_cut(profile, given, cut)
     workers = {span.worker: int(span.worker.partition("/")[2]) for span in given.timeline.spans}
     beyond = max(workers.values(), default=0)
@@ -437,6 +494,23 @@ def run_of(given: GivenTimeline, profile: Profile, plans: Sequence[Plan], cut: S
     everywhere = {f"0/{index}": held for index, held in enumerate(stages)}
     held = everywhere | {name: stages[stage] for name, stage in workers.items()}
     return MeasuredRun(given.name, given.timeline, held)
+
+
+def _seats_of(plan: Plan, worker: Worker, profile: Profile) -> Iterator[tuple[str, WorkerHolding]]:
+    """What a worker of a plan holds, by the names of a run's seats; its step is shared as the profile says."""
+    held, slowdown = dict(zip(plan.seats_of(worker), plan.stages_of(worker), strict=True)), worker.slowdown or 1.0
+    steps_s = {number: _step_s(profile, stage) for number, stage in held.items()}
+    whole_s = math.fsum(steps_s.values())
+    for number, stage in held.items():
+        name = f"{worker.name}:{number}" if len(held) > 1 else worker.name
+        share = steps_s[number] / whole_s if whole_s else 1 / len(held)
+        yield name, WorkerHolding(stage.layers, stage.tensor_parallel, slowdown, share)
+
+
+def _step_s(profile: Profile, stage: Stage) -> float:
+    """What the optimizer's step of a stage's layers takes by a profile, as far as that has these layers."""
+    costs = (cost for layer in profile.layers[slice(*stage.layers)] for cost in layer.costs)
+    return math.fsum(cost.optimizer_s for cost in costs if cost.tensor_parallel == stage.tensor_parallel)
 
 
 def _plan_of(given: GivenTimeline, plans: Sequence[Plan]) -> Plan | None:

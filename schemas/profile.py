@@ -9,7 +9,7 @@ from annotated_types import MinLen
 
 from .errors import InfeasibleError, InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
-from .quantities import print_apart, print_bytes
+from .quantities import print_apart, print_bytes, print_time
 
 DataType = Literal["fp32", "bf16"]
 
@@ -62,13 +62,6 @@ TIMES = {**PASSES, "step": "optimizer_s"}
 
 # With fewer readings, a spread says nothing.
 FEWEST_FOR_A_SPREAD = 4
-
-
-def full_backward_s(costs: "Sequence[LayerCost]") -> float | None:
-    """What a full backward pass through some layers takes, in s; None where none of them says so."""
-    if all(cost.backward_s is None for cost in costs):
-        return None
-    return sum(cost.full_s for cost in costs)
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -127,6 +120,57 @@ class LayerCost:
     def work_s(self) -> float:
         """F, I and W together."""
         return self.forward_s + self.backward_input_s + self.backward_weight_s
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryCost:
+    """What the boundary of a stage takes of each pass of a micro-batch, at any tensor-parallel degree.
+
+    The input becomes a leaf of a graph of the stage's own, torch's engine starts anew for the backward pass, and so on.
+    Each layer's times contain one, for a layer is measured as a stage of its own; so a stage of n layers takes n - 1
+    less than their sum, and where workers hold several chunks, the same layers take longer together.
+    """
+
+    forward_s: Seconds = 0.0
+    backward_input_s: Seconds = 0.0
+    backward_weight_s: Seconds = 0.0
+    backward_s: Seconds = 0.0
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def work_s(self) -> float:
+        """F, I and W together."""
+        return self.forward_s + self.backward_input_s + self.backward_weight_s
+
+    def within(self, costs: "Sequence[LayerCost]") -> "BoundaryCost":
+        """The most of it that is no more than any of these layers take, such as one that has no W."""
+        least = {name: min((getattr(cost, own) for cost in costs), default=0.0) for name, own in _BOUNDED.items()}
+        return BoundaryCost(**{name: min(getattr(self, name), most_s) for name, most_s in least.items()})
+
+
+NO_BOUNDARY = BoundaryCost()
+# What of a layer's cost contains each time of a boundary.
+_BOUNDED = {**{name: name for name in PASSES.values()}, "backward_s": "full_s"}
+
+
+def joined_cost(costs: "Sequence[LayerCost]", boundary: BoundaryCost = NO_BOUNDARY) -> LayerCost:
+    """What consecutive layers take as one stage; `backward_s` is None where neither they nor a boundary say so.
+
+    Args:
+        costs: of one or more layers, at one tensor-parallel degree.
+        boundary: what each of them contains and the stage has once.
+    """
+    inner = len(costs) - 1
+    told = boundary != NO_BOUNDARY or any(cost.backward_s is not None for cost in costs)
+    return LayerCost(
+        forward_s=sum(cost.forward_s for cost in costs) - inner * boundary.forward_s,
+        backward_input_s=sum(cost.backward_input_s for cost in costs) - inner * boundary.backward_input_s,
+        backward_weight_s=sum(cost.backward_weight_s for cost in costs) - inner * boundary.backward_weight_s,
+        optimizer_s=sum(cost.optimizer_s for cost in costs),
+        tensor_parallel=costs[0].tensor_parallel,
+        backward_s=sum(cost.full_s for cost in costs) - inner * boundary.backward_s if told else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +338,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A model's costs, layer by layer, on one device at one micro-batch size."""
+    """A model's costs, layer by layer, on one device at one micro-batch size.
+
+    `boundary` is what each layer's times contain because it was measured as a stage of its own; None: nothing, as far
+    as is known.
+    """
 
     layers: Annotated[tuple[Layer, ...], MinLen(1)]
     model: dict[str, Any] = field(default_factory=dict)
@@ -303,9 +351,10 @@ class Profile:
     microbatch_size: Count | None = None
     sequence_length: Count | None = None
     network: Network = Network()
+    boundary: BoundaryCost | None = None
 
     FORMAT: ClassVar[str] = "rtk.profile"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"boundary"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     def validate(self) -> None:
@@ -337,6 +386,33 @@ class Profile:
                     "one tensor-parallel degree has two costs",
                     where=f"/layers/{index}/costs",
                     fix="give each degree once",
+                )
+            for cost in layer.costs:
+                self._check_boundary(cost, index)
+
+    @property
+    def inner(self) -> BoundaryCost:
+        """What a stage saves for each pair of neighbours in it."""
+        return self.boundary or NO_BOUNDARY
+
+    def own_work_s(self, cost: LayerCost) -> float:
+        """F, I and W of a layer together, without a boundary: what it adds to a stage, in s."""
+        return cost.work_s - self.inner.work_s
+
+    def least_work_s(self, cost: LayerCost) -> float:
+        """The same where the backward pass may also be a full one, if that takes less."""
+        full_s = cost.forward_s + cost.full_s - self.inner.forward_s - self.inner.backward_s
+        return min(self.own_work_s(cost), full_s)
+
+    def _check_boundary(self, cost: LayerCost, layer: int) -> None:
+        """Raise InvalidInputError where the boundary takes more than a layer that contains it."""
+        for name, whole in _BOUNDED.items():
+            if getattr(self.inner, name) > getattr(cost, whole):
+                part, all_ = print_apart(getattr(self.inner, name), getattr(cost, whole), print_time)
+                raise InvalidInputError(
+                    f"{name} of a boundary, {part}, is more than the {all_} of layer {layer}, of which it is a part",
+                    where=f"/boundary/{name}",
+                    fix="a layer's times are those of a stage of its own, its boundary included",
                 )
 
 

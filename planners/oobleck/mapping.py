@@ -31,7 +31,7 @@ import numpy.typing as npt
 from ...schemas.errors import InvalidInputError
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
 from ...schemas.plan import Stage
-from ...schemas.profile import Layer, Profile, added_bytes
+from ...schemas.profile import NO_BOUNDARY, Layer, Profile, added_bytes
 from ...schemas.templates import Objective as ObjectiveName
 from ..scheduling.forms import Form
 
@@ -52,7 +52,7 @@ class Stages:
     Attributes:
         degrees: tensor-parallel degrees up to M that all layers have, ascending.
         forward_s, backward_input_s, backward_weight_s, optimizer_s: sums over the layers.
-        backward_s: the same of full backward passes; None where no layer says what one takes.
+        backward_s: the same of full backward passes; None where neither a layer nor a boundary says what one takes.
         static_bytes, activation_bytes, weight_stash_bytes: of all GPUs of the stage together.
         memory_bytes: of a GPU; infinite where there is no limit.
     """
@@ -141,7 +141,8 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
     costs = [
         [next(cost for cost in layer.costs if cost.tensor_parallel == degree) for layer in layers] for degree in degrees
     ]
-    has_full = any(cost.backward_s is not None for row in costs for cost in row)
+    inner = profile.inner
+    has_full = inner != NO_BOUNDARY or any(cost.backward_s is not None for row in costs for cost in row)
     memory_bytes = profile.device.memory_bytes if memory_limit_bytes is None else memory_limit_bytes
     # Parameters and state of layers u to v - 1 at [u, v], a matrix that two of them share once; zero where u >= v.
     count = len(layers)
@@ -150,15 +151,15 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
         sums[first, first + 1 :] = np.add.accumulate([sum(added_bytes(layer, first)) for layer in layers[first:]])
     return Stages(
         degrees=tuple(degrees),
-        forward_s=_sums([[cost.forward_s for cost in row] for row in costs]),
-        backward_input_s=_sums([[cost.backward_input_s for cost in row] for row in costs]),
-        backward_weight_s=_sums([[cost.backward_weight_s for cost in row] for row in costs]),
+        forward_s=_sums([[cost.forward_s for cost in row] for row in costs], inner.forward_s),
+        backward_input_s=_sums([[cost.backward_input_s for cost in row] for row in costs], inner.backward_input_s),
+        backward_weight_s=_sums([[cost.backward_weight_s for cost in row] for row in costs], inner.backward_weight_s),
         optimizer_s=_sums([[cost.optimizer_s for cost in row] for row in costs]),
         static_bytes=sums,
         activation_bytes=_sums([layer.activation_bytes for layer in layers]),
         weight_stash_bytes=_sums([layer.weight_stash_bytes for layer in layers]),
         memory_bytes=inf if memory_bytes is None else memory_bytes,
-        backward_s=_sums([[cost.full_s for cost in row] for row in costs]) if has_full else None,
+        backward_s=_sums([[cost.full_s for cost in row] for row in costs], inner.backward_s) if has_full else None,
     )
 
 
@@ -192,13 +193,19 @@ def _degrees(layer: Layer) -> set[int]:
     return {cost.tensor_parallel for cost in layer.costs}
 
 
-def _sums(values: Any) -> FloatArray:
-    """Sums of values u to v - 1 at [..., u, v], each added up from u on; zero where u >= v."""
+def _sums(values: Any, inner: float = 0.0) -> FloatArray:
+    """Sums of values u to v - 1 at [..., u, v], each added up from u on; zero where u >= v.
+
+    Args:
+        values: of layers, the last axis.
+        inner: what each pair of neighbours takes less.
+    """
     row = np.array(values, dtype=np.float64)
     count = row.shape[-1]
     sums = np.zeros((*row.shape[:-1], count, count + 1))
     for first in range(count):
         sums[..., first, first + 1 :] = np.add.accumulate(row[..., first:], axis=-1)
+        sums[..., first, first + 1 :] -= np.arange(count - first) * inner
     return sums
 
 

@@ -840,7 +840,9 @@ def least_gpu_s(profile: Profile) -> float:
 
     Nobody waits, nothing is summed, no optimizer steps, and nothing is computed twice.
     """
-    return sum(min(cost.work_s * cost.tensor_parallel for cost in layer.costs) for layer in profile.layers)
+    return sum(
+        min(profile.least_work_s(cost) * cost.tensor_parallel for cost in layer.costs) for layer in profile.layers
+    )
 
 
 class WorkBound:

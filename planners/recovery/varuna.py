@@ -159,15 +159,16 @@ class Varuna:
     @cached_property
     def _work(self) -> tuple[float, float, float]:
         """Of all layers, and of the longest, in s; and the share that a micro-batch's way there and back takes."""
-        degree = self._job.shape.tensor_parallel
-        costs = [cost for layer in self._job.profile.layers for cost in layer.costs if cost.tensor_parallel == degree]
+        degree, profile = self._job.shape.tensor_parallel, self._job.profile
+        costs = [cost for layer in profile.layers for cost in layer.costs if cost.tensor_parallel == degree]
         waits_for_all = self._job.schedule in ("gpipe", "1f1b")  # no backward of theirs is split
+        work_s = [profile.least_work_s(cost) for cost in costs]
+        bound_s = profile.inner.forward_s + profile.inner.backward_input_s
         shares = [
-            1.0 if waits_for_all else (cost.forward_s + cost.backward_input_s) / cost.work_s
-            for cost in costs
-            if cost.work_s
+            1.0 if waits_for_all else min(1.0, (cost.forward_s + cost.backward_input_s - bound_s) / least_s)
+            for cost, least_s in zip(costs, work_s, strict=True)
+            if least_s
         ]
-        work_s = [cost.work_s for cost in costs]
         return sum(work_s), max(work_s, default=0.0), min(shares, default=1.0)
 
     def _outcome(self, cut: Cut) -> TimeAndMemory:

@@ -188,6 +188,25 @@ def test_all_passes_are_looked_at() -> None:
     assert not found.overall.differs
 
 
+def test_full_backward_passes_are_compared_where_both_profiles_say_theirs() -> None:
+    """One that takes a fifth longer than before is named, though I and W are as they were."""
+    before = with_full(profile_of(TRUE, 0.01), 1.0)
+    found = compare(before, with_full(profile_of(TRUE, 0.01), 1.2, layer=3))
+    assert [(one.layers, one.operation) for one in found.differing] == [((3, 3), "B")]
+    assert not compare(before, profile_of(TRUE, 0.01)).differing
+    assert not any(one.operation == "B" for one in compare(before, profile_of(TRUE, 0.01)).times)
+
+
+def with_full(profile: Profile, factor: float, layer: int | None = None) -> Profile:
+    """A profile whose layers say that a full backward takes nine tenths of its halves, one of them times a factor."""
+    layers = []
+    for number, one in enumerate(profile.layers):
+        cost = one.costs[0]
+        full_s = 0.9 * (cost.backward_input_s + cost.backward_weight_s) * (factor if number == layer else 1.0)
+        layers.append(replace(one, costs=(replace(cost, backward_s=full_s),)))
+    return replace(profile, layers=tuple(layers))
+
+
 def test_a_machine_in_doubt_accuses_nobody() -> None:
     """Where times are 4 % longer, within their noise, one that is the same and has no noise does not differ."""
     a, b = (profile_of([[*(t * factor for t in own[:3]), own[3]] for own in TRUE], 0.02) for factor in (1.0, 1.04))

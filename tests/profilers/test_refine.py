@@ -12,12 +12,23 @@ from hypothesis import strategies as st
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.profilers.refine import MeasuredRun, WorkerHolding, contradictions, refine
+from rtk.profilers.refine import GivenTimeline, MeasuredRun, WorkerHolding, contradictions, refine
+from rtk.profilers.refine import run_of as read_run
 from rtk.runners.simulator import simulate
 from rtk.schemas.documents import canonical, digest, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import TIMES, Layer, LayerCost, Profile, Spread, half_width
+from rtk.schemas.profile import (
+    PASSES,
+    TIMES,
+    BoundaryCost,
+    Layer,
+    LayerCost,
+    Profile,
+    Spread,
+    half_width,
+    joined_cost,
+)
 from rtk.schemas.timeline import Span, Timeline, WorkerMemory
 
 SECONDS = st.floats(1e-4, 1.0)
@@ -192,6 +203,62 @@ def test_prediction_becomes_better() -> None:
     better = simulate(with_costs_of(plan, refine(wrong, [MeasuredRun("t", timeline, seats)]).profile)).makespan_s
     before = simulate(plan).makespan_s
     assert abs(better / real.makespan_s - 1) < 0.05 < 0.4 < abs(before / real.makespan_s - 1)
+
+
+@settings(max_examples=10)
+@given(
+    st.sampled_from(["v", "loop"]),
+    st.integers(2, 3),
+    st.lists(st.tuples(*[FACTORS] * 4), min_size=9, max_size=9),
+    st.sampled_from([None, BoundaryCost(1e-5, 2e-5, 1e-5, 3e-5)]),
+)
+def test_chunks_are_corrected_each_by_its_own_times(
+    placement: Any, chunks: int, factors: list[tuple[float, ...]], boundary: BoundaryCost | None
+) -> None:
+    """A run of a V or a loop in which each virtual stage is wrong by factors of its own: what the profile then says of
+    it is what the run took, and a worker's step is shared among its chunks as the profile has it."""
+    given_ = replace(profile_of(*[(0.01, 0.02, 0.015, 0.001 * n) for n in range(9)]), boundary=boundary)
+    shape = Shape(pp=3, dp=1, microbatches=4, placement=placement, chunks=chunks)
+    plan = plan_pipeline(given_, shape, "zero-bubble")
+    real = [
+        replace(
+            stage,
+            forward_s=stage.forward_s * f,
+            backward_input_s=stage.backward_input_s * i,
+            backward_weight_s=stage.backward_weight_s * w,
+            backward_s=None,
+            optimizer_s=stage.optimizer_s * step,
+        )
+        for stage, (f, i, w, step) in zip(plan.templates[0].stages, factors, strict=False)
+    ]
+    ran = simulate(replace(plan, templates=(replace(plan.templates[0], stages=tuple(real)),)))
+    timeline = replace(ran.timeline, source="measured", plan=digest(plan))
+    done = refine(given_, [read_run(GivenTimeline("t", timeline), given_, [plan], lambda of, count: [])])
+    done.profile.validate()
+    costs = [layer.costs[0] for layer in done.profile.layers]
+    after = [joined_cost(costs[slice(*stage.layers)], done.profile.inner) for stage in real]
+    for name in PASSES.values():
+        assert [getattr(one, name) for one in after] == pytest.approx([getattr(one, name) for one in real], rel=1e-6)
+    for held in plan.templates[0].columns:
+        took_s, told_s = (sum(cut[v].optimizer_s for v in held) for cut in (real, after))
+        assert told_s == pytest.approx(took_s, rel=1e-6)
+
+
+def test_a_timeline_of_chunks_needs_its_plan() -> None:
+    """Only a plan says which layers the virtual stages are, and a worker that is slow at one of them is named so."""
+    told = profile_of(*[(0.01, 0.01, 0.01, 0.01)] * 4)
+    plan = plan_pipeline(told, Shape(2, 2, 2, placement="v", chunks=2), "zero-bubble")
+    spans = [
+        replace(span, end_s=2 * span.end_s - span.start_s) if (span.worker, span.op[:1]) == ("1/0", "3") else span
+        for span in simulate(plan).timeline.spans
+    ]
+    timeline = Timeline("measured", tuple(spans))
+    with pytest.raises(InvalidInputError, match="only their plan says which layers"):
+        read_run(GivenTimeline("t", timeline), told, [], lambda of, count: [])
+    named = GivenTimeline("t", replace(timeline, plan=digest(plan)))
+    done = refine(told, [read_run(named, told, [plan], lambda of, count: [])])
+    assert {slow.worker: slow.ratio for slow in done.slow} == pytest.approx({"1/0:3": 2.0})
+    assert times_of(done.profile) == pytest.approx(times_of(told))
 
 
 def with_costs_of(plan: Plan, profile: Profile) -> Plan:
