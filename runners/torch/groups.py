@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import AllreduceOptions, HashStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import (
+    AllreduceOptions,
+    BroadcastOptions,
+    GatherOptions,
+    HashStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from ...schemas.errors import RuntimeFailedError
 
@@ -20,6 +28,10 @@ SILENCE = timedelta(minutes=10)
 POISON_TAG = 0x7FFFFFF0
 # How long `Gate.wait_until_empty` waits for operations that have been woken and only need to leave.
 LEAVING_S = 5.0
+
+# What few numbers cost is messages, of which gloo's ring has some 4 n (n - 1) over n ranks; up to so many bytes they go
+# through the first rank, with 2 (n - 1) messages.
+SMALL_BYTES = 4096
 
 GroupFactory = Callable[[Store, int, int], Any]  # (store, rank in the group, size) to a process group
 StoreAt = Callable[[int], Store]  # the store that a rank hosts
@@ -49,7 +61,7 @@ class PeerGroups:
         groups: Iterable[tuple[int, ...]],
         device: torch.device,
     ) -> None:
-        self._device = device
+        self._rank, self._device = rank, device
         self._groups = {
             group: make_group(
                 PrefixStore(f"rtk/group/{group}", meeting_of(store, group)), group.index(rank), len(group)
@@ -73,17 +85,34 @@ class PeerGroups:
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, by way of the groups' device; nothing to do in a group of one."""
-        self.begin(group, tensor)()
+        if len(group) > 1 and self._device.type == "cpu" and tensor.nbytes <= SMALL_BYTES:
+            self._sum_at_first(group, tensor)
+        else:
+            self.begin(group, tensor)()
+
+    def _sum_at_first(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Sum through the first rank, in the order of ranks: 2 messages for each other one."""
+        data = tensor.to(self._device)
+        if group[0] == self._rank:
+            parts = [torch.empty_like(data) for _ in group]
+            with peer_errors():
+                self._groups[group].gather([parts], [data], _patient(GatherOptions())).wait()
+            torch.sum(torch.stack(parts), 0, dtype=data.dtype, out=data)
+        else:
+            with peer_errors():
+                self._groups[group].gather([], [data], _patient(GatherOptions())).wait()
+        with peer_errors():
+            self._groups[group].broadcast([data], _patient(BroadcastOptions())).wait()
+        if data is not tensor:
+            tensor.copy_(data)
 
     def begin(self, group: tuple[int, ...], tensor: torch.Tensor) -> Callable[[], None]:
         """Begin a sum as of `all_reduce`; gives what waits until it is there, and raises what has kept it from that."""
         if len(group) == 1:
             return lambda: None
         data = tensor.to(self._device)
-        options = AllreduceOptions()
-        options.timeout = SILENCE  # the group's own limit is that for connecting
         with peer_errors():
-            work = [self._groups[group].allreduce([data], options)]
+            work = [self._groups[group].allreduce([data], _patient(AllreduceOptions()))]
 
         def end() -> None:
             with peer_errors():
@@ -92,6 +121,12 @@ class PeerGroups:
                 tensor.copy_(data)
 
         return end
+
+
+def _patient(options: Any) -> Any:
+    """Options of a collective that waits for a silent peer, for the group's own limit is that for connecting."""
+    options.timeout = SILENCE
+    return options
 
 
 class Gate:

@@ -41,7 +41,7 @@ class Transport(Protocol):
     def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Begin to sum as `all_reduce` does, without waiting; the tensor is nobody's until `end_sums`.
 
-        All ranks of a group begin its sums in the same order, and end them before they sum otherwise.
+        All ranks of a group begin the same sums, in the same order, and end them before they sum otherwise.
         """
         ...
 
