@@ -11,22 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from . import __version__
 from .runners.traces.verbs import FaultScenario
 from .schemas.documents import canonical_json, digest, to_tree
 from .schemas.errors import InfeasibleError, InvalidInputError, RtkError
 from .schemas.plan import name_of
-from .schemas.replay import Costs, Fleet, Moment
+from .schemas.replay import AskedJob, Costs, Fleet, Moment
 
 if TYPE_CHECKING:
+    from .planners.choosing import PlacementChoice
     from .planners.recovery.job import TrainingJob
     from .runners.replay.engine import Record
     from .runners.traces.formats import Leaving
     from .runners.traces.read import TraceCounter, TraceOptions
     from .schemas.cluster import Cluster
     from .schemas.orders import LeanSchedule
+    from .schemas.plan import Plan
     from .schemas.profile import Profile
     from .schemas.protocols import RecoveryPolicy
     from .schemas.replay import ReplayReport
@@ -48,6 +50,7 @@ class ReplayRequest:
         policies: names, each once.
         until_s: when the trace ends; None: with its last event.
         name: what the trace is called in the report.
+        placement: that the job is to start with, as far as policies know placements; None: one stage a worker.
     """
 
     job: TrainingJob
@@ -56,15 +59,27 @@ class ReplayRequest:
     policies: tuple[str, ...]
     until_s: float | None = None
     name: str = MADE_UP
+    placement: PlacementChoice | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement"})
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one policy: its record and the iteration time with all nodes there, or why it refuses the job."""
+    """What came of one policy: its record and what it does with all nodes there, or why it refuses the job.
+
+    Attributes:
+        policy: its name.
+        record: of its replay.
+        healthy_s: its iteration time with all nodes there.
+        placement: in which it trains then, in words; None: it knows none, or the job was asked for with none.
+        refusal: why it cannot train.
+    """
 
     policy: str
     record: Record | None = None
     healthy_s: float | None = None
+    placement: str | None = None
     refusal: str | None = None
 
 
@@ -80,6 +95,8 @@ def replay(
     tensor_parallel: int = 1,
     schedule: LeanSchedule = "1f1b",
     memory_limit: float | Sequence[float] | None = None,
+    placement: str = "plain",
+    chunks: int | None = None,
     cost: Costs | Mapping[str, float] | None = None,
     until_s: float | None = None,
     trace_format: str | None = None,
@@ -103,6 +120,8 @@ def replay(
         tensor_parallel: GPUs of a worker.
         schedule: "1f1b" or "zero-bubble", of pipelines whose policy has none of its own.
         memory_limit: activation bytes of a worker: one, or one a stage.
+        placement, chunks: as for `plan_pipeline`: how many stages a worker holds at the start, under policies that know
+            placements; what `best` has found stands in the report.
         cost: what changes cost, such as `{"restart_s": 600}`.
         until_s: end there; None: with the last event.
         trace_format: None: it is recognised.
@@ -122,7 +141,6 @@ def replay(
     from .planners.recovery.catalogue import NAMES, require_name
     from .runners.traces.read import reading_of
     from .schemas.orders import LeanSchedule
-    from .schemas.replay import AskedJob
     from .schemas.site import machines_of
     from .schemas.text import known
 
@@ -135,11 +153,24 @@ def replay(
             known(one, [field.name for field in fields(Costs)], "--cost")
         cost = Costs(**dict(cost or {}))  # type: ignore[arg-type]
     site = machines_of(cluster, nodes, tensor_parallel)
-    asked = AskedJob(pp, microbatches, dp, tensor_parallel, schedule, limits_of(memory_limit))
+    asked = AskedJob(pp, microbatches, dp, tensor_parallel, schedule, limits_of(memory_limit), placement, chunks)
     job = job_of(profile, site, asked, cost, seed)
     reading = reading_of(trace_format, site.nodes_at_start(), leaving, slow_faults, seed)
-    question = ReplayRequest(job, trace, reading, names, until_s, Path(trace).name if name is None else name)
+    called = Path(trace).name if name is None else name
+    question = ReplayRequest(job, trace, reading, names, until_s, called, placement_of(asked))
     return ask(question, executor, watch)
+
+
+def placement_of(asked: AskedJob) -> PlacementChoice | None:
+    """The placement that is asked for; None: one stage a worker, as ever.
+
+    Raises:
+        InvalidInputError: there is no such placement, or it cannot have so many chunks.
+    """
+    from .planners.choosing import PlacementChoice, parse_placement
+
+    choice = parse_placement(asked.placement, asked.chunks)
+    return None if choice == PlacementChoice() else choice
 
 
 def replays(
@@ -193,8 +224,9 @@ def ask(
     """
     from .planners.recovery.catalogue import policy
 
-    never_fails = policy(FAULT_FREE, question.job)
-    complete = replace(question, reading=_reading(question, never_fails))
+    placed, compared = _placed(question)
+    never_fails = policy(FAULT_FREE, placed.job)
+    complete = replace(placed, reading=_reading(placed, never_fails))
     names = question.policies
     if executor is None:
         answers = (answered(complete, name) for name in names)
@@ -203,7 +235,8 @@ def ask(
         futures = {name: executor.submit(answered, complete, name) for name in longest_first}
         answers = (futures[name].result() for name in names)
     report = _report(complete, never_fails, watch(answers))
-    return replace(report, inputs={**report.inputs, "question": digest_of(question)})
+    inputs = {**report.inputs, "question": digest_of(question)}
+    return replace(report, job=report.job | compared, inputs=inputs)
 
 
 def answered(question: ReplayRequest, name: str) -> Answer:
@@ -212,7 +245,7 @@ def answered(question: ReplayRequest, name: str) -> Answer:
     Raises:
         InvalidInputError: the trace cannot be read, or there is no such policy.
     """
-    from .planners.recovery.catalogue import policy
+    from .planners.recovery.catalogue import knows_placements, policy
     from .planners.scheduling.forms import many_problems
     from .runners.replay.engine import replay
 
@@ -220,7 +253,10 @@ def answered(question: ReplayRequest, name: str) -> Answer:
         with many_problems():
             found = policy(name, question.job)
             healthy = found.begin(Fleet(tuple(f"node{number}" for number in range(question.job.nodes))))
-            return Answer(name, replay(found, _moments(question), question.until_s), healthy.iteration_time_s)
+            record = replay(found, _moments(question), question.until_s)
+            is_placed = question.placement is not None and knows_placements(name)
+            words = _placement_words(found.plan(healthy)) if is_placed else None
+            return Answer(name, record, healthy.iteration_time_s, words)
     except InfeasibleError as error:
         return Answer(name, refusal=error.what)
 
@@ -238,6 +274,30 @@ def digest_of(question: ReplayRequest) -> str:
             raise InvalidInputError(what, where=question.trace, fix="check the path") from error
     told = {**to_tree(replace(question, trace="")), "trace": trace, "rtk": __version__}
     return hashlib.sha256(canonical_json(told)).hexdigest()
+
+
+def _placed(question: ReplayRequest) -> tuple[ReplayRequest, dict[str, Any]]:
+    """The question with a job in the placement that is asked for, and what the report says of that.
+
+    Raises:
+        InfeasibleError: not even one stage a worker can be.
+    """
+    if question.placement is None:
+        return question, {}
+    from .planners.recovery.placing import placed_job
+    from .schemas.placement import placement_words
+    from .schemas.plan import plain_placement
+
+    job, compared = placed_job(question.job, question.placement)
+    words = placement_words(job.shape.columns or plain_placement(job.shape.pp))
+    return replace(question, job=job), {"placement": words, **({"placements": compared} if compared else {})}
+
+
+def _placement_words(plan: Plan | None) -> str | None:
+    """The placement of a plan; None: there is no plan."""
+    from .schemas.placement import placements_of
+
+    return None if plan is None else ", ".join(placements_of(plan)) or "plain"
 
 
 def _unless_wrong(found: ReplayReport | RtkError) -> ReplayReport | InfeasibleError:
@@ -319,7 +379,7 @@ def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Itera
         policies=tuple(
             refused(one.policy, one.refusal or "")
             if one.record is None
-            else report_of(one.policy, one.record, yardstick, one.healthy_s)
+            else replace(report_of(one.policy, one.record, yardstick, one.healthy_s), placement=one.placement)
             for one in answers
         ),
         mapping=f"A node holds {workers} of {gpus} each, in (pipeline, stage) order: the first nodes of the trace take "

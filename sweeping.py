@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from .planners.plain.verbs import job_of
 from .planners.recovery.catalogue import NAMES, require_name
-from .replaying import ReplayRequest, digest_of, replays
+from .replaying import ReplayRequest, digest_of, placement_of, replays
 from .runners.replay.sweep import Combination, run_sweep
 from .runners.traces.formats import Leaving, TraceFormat
 from .runners.traces.read import reading_of
@@ -66,8 +66,9 @@ def read_sweep(path: str) -> list[Combination[ReplayRequest]]:
     for profile, cluster, job, trace, costs in spec.combinations():
         with placed(job.place):
             made = job_of(profile.value, cluster.value, job.value, costs.value, trace.seed)
+            placement = placement_of(job.value)
         source, reading = _source(trace, made, cluster.value)
-        question = ReplayRequest(made, source, reading, spec.policies, spec.until_s, trace.name)
+        question = ReplayRequest(made, source, reading, spec.policies, spec.until_s, trace.name, placement)
         axes = {**profile.axes, **cluster.axes, **job.axes, **trace.axes, **costs.axes}
         one = Combination(axes, question, digest_of(question), f"{made.shape.dp}x{made.shape.pp}")
         found[one.digest] = one

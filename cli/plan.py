@@ -11,9 +11,11 @@ from ..schemas.orders import LeanSchedule, Schedule
 from ..schemas.text import listed
 from .console import Common, Output, Seed, grouped
 from .options import (
+    ChunksOption,
     ConditionOptions,
     EffortOptions,
     PlacedOptions,
+    PlacementOption,
     PlanOutput,
     ProfileFile,
     ShapeOptions,
@@ -273,6 +275,8 @@ def joint(
     ] = None,
     technique: TechniqueOption = "staggered",
     slow: Slow = None,
+    placement: PlacementOption = "plain",
+    chunks: ChunksOption = None,
     *,
     effort: EffortOptions,
     output: PlanOutput = "-",
@@ -281,8 +285,10 @@ def joint(
     """Plan for dead workers, slow workers and slow links at once.
 
     Every stage's micro-batches go to who ends first with them, slow links inside single pipelines are bypassed where
-    that helps, and warm-ups absorb the delays that are left. The bound holds for every routing.
+    that helps, and warm-ups absorb the delays that are left. The bound holds for every routing. Workers with several
+    virtual stages share single chunks of micro-batches where that is more even.
     """
+    from ..planners.choosing import comparison
     from ..planners.plain.verbs import plan_joint
     from ..schemas.documents import read_document
     from ..schemas.profile import Profile
@@ -296,11 +302,13 @@ def joint(
             failed=parse_places(failed, "--failed"),
             technique=technique,
             slow=parse_slow_places(slow),
+            placement=placement,
+            chunks=chunks,
             **effort.given(),
         )
     bypassed = listed(made.planner.options["bypassed_links"])
     lines = [f"slow links that carry nothing: {bypassed}"] if bypassed else []
-    present(made, output, common, lines, effort.require_optimal)
+    present(made, output, common, [*comparison(made), *lines], effort.require_optimal)
 
 
 app = typer.Typer(no_args_is_help=True, help="Make a plan from a profile.")

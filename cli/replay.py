@@ -14,7 +14,7 @@ from ..schemas.files import STANDARD_STREAM, opened, source_of, write_bytes
 from ..schemas.orders import LeanSchedule
 from ..schemas.quantities import parse_memory_limit, parse_time_s, print_share
 from .console import Common, Seed, Writes, emit, grouped, picture_ending, print_table, progress
-from .options import ClusterOption, MemoryLimit, Microbatches, Stages
+from .options import ChunksOption, ClusterOption, MemoryLimit, Microbatches, PlacementOption, Stages
 from .trace import ReadingOptions
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def command(
         typer.Option("--schedule", help="Pipeline schedule, for policies that do not bring their own."),
     ] = "1f1b",
     memory_limit: MemoryLimit = None,
+    placement: PlacementOption = "plain",
+    chunks: ChunksOption = None,
     cost: Annotated[
         list[str] | None,
         typer.Option("--cost", metavar="NAME=VALUE", help="Cost of a change, such as restart_s=10min. Repeatable."),
@@ -83,7 +85,8 @@ def command(
     nodes beyond the job's are spares, which are paid for. Without --cluster a node is one worker. Goodput is a share of
     what the job's nodes would train, with the fastest plan for the job's shape, if none ever failed; a policy exceeds
     100 % with other pipelines, stages or orders. "all well" is the throughput with all nodes there, as a share of the
-    same; then shares of the job's time: working, on work that was lost, paused, waiting.
+    same; then shares of the job's time: working, on work that was lost, paused, waiting. A placement is for the
+    policies that know some; under best standard error says what each is worth at the start.
     """
     from ..planners.recovery.catalogue import parse_policies
     from ..replaying import replay
@@ -109,6 +112,8 @@ def command(
             tensor_parallel=tensor_parallel,
             schedule=schedule,
             memory_limit=limits,
+            placement=placement,
+            chunks=chunks,
             cost=costs,
             until_s=until_s,
             **vars(reading),
@@ -184,6 +189,8 @@ def readable_again(trace: str) -> Iterator[str]:
 
 def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json: bool) -> None:
     """Write what is asked for, and a table where standard output is free."""
+    from ..planners.choosing import comparison_words
+
     if output is not None or as_json:
         emit(report, STANDARD_STREAM if output is None else output, as_json)
     if html is not None:
@@ -203,5 +210,5 @@ def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json:
     for one in report.policies:
         if one.refusal is not None:
             remark(f"{one.policy} cannot train: {one.refusal}")
-    for line in report.remarks:
+    for line in (*comparison_words(report.job.get("placements", []), "/job/placements"), *report.remarks):
         remark(line)

@@ -30,11 +30,11 @@ def command(
 ) -> None:
     """Replay every combination of models, jobs, clusters, traces and costs, and say what they have in common.
 
-    SPEC has lists of profiles, jobs (pp, dp, microbatches, tensor_parallel, schedule, memory_limit), clusters, traces
-    (a path; file with format, nodes, leaving, slow_faults, seeds; or generate with the options of `rtk trace generate`,
-    and seeds), policies, costs, and until. A value of a job, a trace or a cost may be a list, of which each item is
-    tried. Reports that are in FOLDER already, of the same inputs, are not made again. Goodputs are those of `rtk
-    replay`; a policy that cannot train a job counts as 0.
+    SPEC has lists of profiles, jobs (pp, dp, microbatches, tensor_parallel, schedule, memory_limit, placement, chunks),
+    clusters, traces (a path; file with format, nodes, leaving, slow_faults, seeds; or generate with the options of
+    `rtk trace generate`, and seeds), policies, costs, and until. A value of a job, a trace or a cost may be a list, of
+    which each item is tried. Reports that are in FOLDER already, of the same inputs, are not made again. Goodputs are
+    those of `rtk replay`; a policy that cannot train a job counts as 0.
     """
     from ..sweeping import sweep
 

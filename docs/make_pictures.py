@@ -1,11 +1,13 @@
 """The README's pictures: python docs/make_pictures.py
 
-`images/placements.svg` are four plans of one model, placed otherwise. `images/survives.svg` is a real run:
-the quickstart's, with a killed worker. `images/goodput.svg` is a replay, on a virtual clock, of a trace of spot
+`images/placements.svg` are four plans of one model, placed otherwise. `images/placement-loss.svg` is a V that has lost
+a worker: planned, simulated, and a real run. `images/survives.svg` is a real run, too: the quickstart's, with a killed
+worker. `images/goodput.svg` is a replay, on a virtual clock, of a trace of spot
 instances under each policy; `docs/tour.md` has its command. Nothing else should run on the machine meanwhile.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -13,7 +15,10 @@ from tempfile import TemporaryDirectory
 
 import rtk
 from rtk.runners.undisturbed import columns_of_plan
-from rtk.viz.timeline import comparison_picture
+from rtk.schemas.columns import select
+from rtk.schemas.profile import LayerCost
+from rtk.schemas.trace import Trace, TraceEvent
+from rtk.viz.timeline import comparison_picture, timelines_picture
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -29,6 +34,7 @@ POLICIES = {
     "varuna": "Varuna: restart in another shape",
     "checkpoint-restart": "restart from a checkpoint",
 }
+FAILS_IN, STRETCHED = 3, 8.0
 WIDTH, ROW, LEFT, TOP = 840, 30, 330, 78
 
 
@@ -47,6 +53,39 @@ def placements() -> str:
     }
     timelines = [(name, columns_of_plan(plan)) for name, plan in plans.items()]
     return comparison_picture(timelines, "GPT-3 6.7B on four A100s, eight micro-batches: what each worker holds").svg()
+
+
+def stretched(profile: rtk.Profile) -> rtk.Profile:
+    """The profile of a machine on which everything takes `STRETCHED` times as long."""
+
+    def slower(cost: LayerCost) -> LayerCost:
+        times = {one.name: getattr(cost, one.name) for one in fields(cost) if one.name.endswith("_s")}
+        return replace(cost, **{name: STRETCHED * time_s for name, time_s in times.items() if time_s is not None})
+
+    layers = (replace(layer, costs=tuple(map(slower, layer.costs))) for layer in profile.layers)
+    return replace(profile, layers=tuple(layers))
+
+
+def placement_loss() -> str:
+    """The first whole iteration of a V without 1/1, over each other: as planned, simulated, and run by four processes.
+
+    These share this machine's cores, so all operations are planned, and stretched, to take `STRETCHED` times as long.
+    """
+    profile = stretched(rtk.profile_measured("gpt-tiny", repeats=5))
+    whole = partial(rtk.plan_slipstream, profile, pp=2, dp=2, microbatches=4, placement="v", technique="decoupled")
+    starts, without = whole(failures=0), whole(failed=["1/1"])
+    trace, lasting = Trace((TraceEvent("fail", iteration=FAILS_IN, worker="1/1"),)), FAILS_IN + 2
+    simulated = rtk.inject(starts, trace, iterations=lasting).timeline
+    with TemporaryDirectory() as folder:
+        faults, timeline = Path(folder) / "faults.jsonl", Path(folder) / "run.json"
+        rtk.write(faults, trace)
+        how = rtk.JobConfig(lasting, inject=str(faults), timeline=str(timeline))
+        rtk.run(starts, rtk.TrainingConfig("gpt-tiny", paced=True), how)
+        ran = rtk.read(timeline, rtk.Timeline)
+    part = rtk.Selection(iterations=(FAILS_IN + 1, FAILS_IN + 1))
+    parts = [columns_of_plan(without), select(simulated, part), select(ran, part)]
+    title = "A V of two pipelines goes on without worker 1/1: planned, simulated, and run by processes"
+    return timelines_picture(list(zip(("planned", "simulated", "run"), parts, strict=True)), title).svg()
 
 
 def survives() -> str:
@@ -96,5 +135,6 @@ def chart(shares: Mapping[str, float]) -> str:
 
 if __name__ == "__main__":
     IMAGES.joinpath("placements.svg").write_text(placements())
+    IMAGES.joinpath("placement-loss.svg").write_text(placement_loss())
     IMAGES.joinpath("goodput.svg").write_text(chart(goodputs()))
     IMAGES.joinpath("survives.svg").write_text(survives())

@@ -154,10 +154,17 @@ def comparison(plan: Plan) -> Iterator[str]:
     Raises:
         InvalidInputError: what the plan says of them is nothing that `best` writes.
     """
-    place = f"/planner/options/{OPTION}"
-    rows: tuple[ComparedPlacement, ...] = typed(
-        plan.planner.options.get(OPTION, []), tuple[ComparedPlacement, ...], place
-    )
+    yield from comparison_words(plan.planner.options.get(OPTION, []), f"/planner/options/{OPTION}")
+
+
+def comparison_words(told: Any, place: str) -> Iterator[str]:
+    """The same of what stands elsewhere, such as in a replay's report.
+
+    Args:
+        told: as `planner.options["placements"]` of a plan.
+        place: where it stands, for errors.
+    """
+    rows: tuple[ComparedPlacement, ...] = typed(told, tuple[ComparedPlacement, ...], place)
     for row in rows:
         name = row.placement if row.chunks == 1 else f"{row.placement}, {row.chunks} chunks"
         if row.refusal is not None:

@@ -36,7 +36,7 @@ class Compute:
     Attributes:
         operation: which.
         layers: [first, stop) that it runs: of several stages that the worker holds the one that the operation names,
-            or in what is left of an iteration a part of a stage; None: all that the worker holds.
+            or in what is left of an iteration a part of it; None: all that the worker holds.
         accumulates: whether its gradients go into the sums; else it is run for the message that comes of it.
     """
 
@@ -355,12 +355,12 @@ class _Boundaries:
         """What a rank sends of what it has kept, and then its operations, with what it receives and sends for them."""
         for message, to in self._kept.get(number, ()):
             yield Send(message, to, self._delay_s(message, number, to), is_kept=True)
-        whole = self._plan.stage_of(self._workers[number]).layers
+        whole = self._plan.layers_of(self._workers[number])
         for one in self._orders[number]:
             taken, made = taken_by(*one[:2], self._layers), made_by(*one[:2], self._layers)
             if taken is not None and (number, taken) in self._sources:
                 yield Receive(taken, self._sources[number, taken])
-            yield Compute(one.operation, None if one.layers == whole else one.layers, one.accumulates)
+            yield Compute(one.operation, None if whole == (one.layers,) else one.layers, one.accumulates)
             if made is not None and (number, made) in self._targets:
                 to = self._targets[number, made]
                 yield Send(made, to, self._delay_s(made, number, to))

@@ -1,6 +1,6 @@
 """What is left of an iteration as a timeline: behind what was kept of it, the rest, simulated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +8,9 @@ import numpy as np
 from ..schemas.columns import TimelineColumns, columns_of
 from ..schemas.documents import digest
 from ..schemas.orders import Kind, Operation
-from ..schemas.plan import Plan
+from ..schemas.plan import Layers, Plan
 from ..schemas.quantities import print_time
-from ..schemas.resumption import Rest, Resumption, print_rest_operation
+from ..schemas.resumption import Rest, Resumption, layer_runs, layers_in, print_rest_operation, seat_at, seats_in
 from ..schemas.text import counted
 from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
 from .program import Compute, lower_rest
@@ -46,11 +46,12 @@ def _fed(plan: Plan, rest: Rest) -> Iterator[tuple[str, str]]:
     """The operations, by worker and token, that begin with a message which is sent again."""
     sent = {(send.target, send.kind, send.microbatch, send.boundary) for send in rest.sends}
     for number, worker in enumerate(plan.live_workers()):
+        seats = seats_in(plan, worker)
         for one in rest.operations(number, plan):
             microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
             kind, boundary = ("activation", one.layers[0]) if one.kind == "F" else ("gradient", one.layers[1])
             if one.kind != "W" and (worker.name, kind, microbatch, boundary) in sent:
-                yield worker.name, print_rest_operation(one, worker.pipeline, plan.stage_of(worker).layers)
+                yield worker.name, print_rest_operation(one, worker.pipeline, seats[one.operation.stage])
 
 
 def timeline_of_resumption(resumption: Resumption) -> Timeline:
@@ -83,14 +84,26 @@ def timeline_of_resumption(resumption: Resumption) -> Timeline:
 def _kept(plan: Plan, rest: Rest, number: int) -> Iterator[tuple[str, float]]:
     """The operations of a live worker whose work is kept, as tokens, and how long each takes in s."""
     worker, standing = plan.live_workers()[number], rest.standing_of(number)
-    stage = plan.stage_of(worker)
+    seats = seats_in(plan, worker)
     done = _SPLIT if standing.splits else _WHOLE
-    pieces = [(m, layers, kind) for m, runs in rest.kept(number, plan).items() for layers in runs for kind in done]
+    pieces = [
+        (m, layers, kind)
+        for m, runs in rest.kept(number, plan).items()
+        for layers in _within_stages(runs, seats.values())
+        for kind in done
+    ]
     under_way = rest.taken_up(number, plan).items()
-    pieces += [(m, stage.layers, kind) for m, after in sorted(under_way) for kind in _UNDER_WAY[after]]
+    pieces += [(m, layers, kind) for (m, layers), after in sorted(under_way) for kind in _UNDER_WAY[after]]
     for microbatch, layers, kind in pieces:
-        one = Compute(Operation(kind, *plan.microbatch_at(microbatch)), layers)
+        one = Compute(Operation(kind, *plan.microbatch_at(microbatch), seat_at(seats, layers)), layers)
+        stage = plan.stage_at(worker, one.operation)
         yield name_of_operation(one, worker.pipeline, stage), seconds_of(one, stage, worker)
+
+
+def _within_stages(runs: Iterable[Layers], stages: Iterable[Layers]) -> tuple[Layers, ...]:
+    """Layers in ranges, cut where a stage ends."""
+    layers = layers_in(runs)
+    return tuple(run for stage in stages for run in layer_runs(layers.intersection(range(*stage))))
 
 
 def _events(rest: Rest, plan: Plan, begin_s: float) -> Iterator[Event]:

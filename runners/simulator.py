@@ -20,7 +20,7 @@ from ..schemas.documents import digest
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import print_operation
 from ..schemas.plan import Layers, Plan, Stage, Worker
-from ..schemas.resumption import RestOperation, print_rest_operation
+from ..schemas.resumption import Begun, LastDone, RestOperation, print_rest_operation
 from ..schemas.timeline import Report, Span, Timeline, memory_of_workers
 from .program import (
     AllReduce,
@@ -208,6 +208,12 @@ class _Machine:
     def __post_init__(self) -> None:
         self.whole, self.stashed = (dict.fromkeys(self.stages, 0.0) for _ in range(2))
 
+    def take_up(self, begun: Mapping[Begun, LastDone]) -> None:
+        """It begins with micro-batches under way in stages of its."""
+        counts = Counter((layers, last) for (_, layers), last in begun.items())
+        for name, stage in self.stages.items():
+            self.whole[name], self.stashed[name] = counts[stage.layers, "F"], counts[stage.layers, "I"]
+
     def held_bytes(self) -> float:
         """What it holds now of activations, and of what W needs."""
         return sum(
@@ -238,8 +244,7 @@ class _Clock:
         ]
         if program.rest is not None:
             for rank, machine in enumerate(self.machines):
-                begun = Counter(program.rest.taken_up(rank, self.plan).values())
-                machine.whole[None], machine.stashed[None] = begun["F"], begun["I"]
+                machine.take_up(program.rest.taken_up(rank, self.plan))
                 machine.peak_bytes = machine.held_bytes()
                 machine.gone = forwards_alone(machine.instructions)
         self.streams = streams

@@ -34,10 +34,10 @@ from .check import (
 from .check_standing import faults_of
 from .errors import InvalidInputError
 from .orders import KINDS, NONE
-from .plan import Plan
+from .plan import Layers, Plan
 from .quantities import print_apart, print_bytes, print_number, print_time
 from .rest_columns import MESSAGE_KINDS, NOBODY, RestColumns, is_among, read_rest
-from .resumption import Rest, RestOperation, Resumption, layer_runs, layers_in, parse_rest_order
+from .resumption import Rest, RestOperation, Resumption, layer_runs, layers_in, parse_rest_order, seats_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -157,13 +157,15 @@ class _Case:
                 return frozenset(own)
             own -= broken
 
+    @cached_property
+    def held(self) -> tuple[frozenset[int], ...]:
+        """The layers that each live worker holds."""
+        return tuple(layers_in(self.rows.plan.layers_of(worker)) for worker in self.rows.live)
+
     def kept(self, number: int) -> frozenset[int]:
         """Layers, not sealed, whose part of the sums a live worker goes on with."""
-        before, stage = self.rows.standings[number].layers, self.rows.stages[number].layers
-        if before is None:
-            return frozenset()
-        both = range(max(before[0], stage[0]), min(before[1], stage[1]))
-        return frozenset(both) - layers_in(self.rows.rest.workers[number].given_up) - self.sealed
+        both = layers_in(self.rows.standings[number].holds) & self.held[number]
+        return both - layers_in(self.rows.rest.workers[number].given_up) - self.sealed
 
     @cached_property
     def splits(self) -> Flags:
@@ -177,24 +179,30 @@ class _Case:
         kinds = set(self.rows.live[number].order or "") & {"I", "B"}
         return "I" in kinds if len(kinds) == 1 else standing.splits
 
-    def stays(self, number: int) -> bool:
-        """Whether a live worker can go on with what is under way there: its layers are the same, and none is sealed."""
-        stage = self.rows.stages[number].layers
-        return self.rows.standings[number].layers == stage and self.sealed.isdisjoint(range(*stage))
+    def stays(self, number: int, layers: Layers) -> bool:
+        """Whether a live worker can go on with what is under way in some layers.
+
+        It can if all its layers are the same, these are still a stage's, and none of them is sealed.
+        """
+        rows = self.rows
+        if rows.standings[number].holds != rows.plan.layers_of(rows.live[number]):
+            return False
+        is_stage = any(stage.layers == layers for stage in rows.seats.of_worker(number))
+        return is_stage and self.sealed.isdisjoint(range(*layers))
 
     @cached_property
     def groups(self) -> _Groups:
         """The pieces of work."""
         rows = self.rows
         under_way = [
-            (number, microbatch, _AFTER_I if stash.after == "I" else _AFTER_F)
+            (number, microbatch, *standing.stashed(stash), _AFTER_I if stash.after == "I" else _AFTER_F)
             for number, standing in enumerate(rows.standings)
-            if standing.stashes and self.stays(number)
             for stash in standing.stashes
+            if self.stays(number, standing.stashed(stash))
             for microbatch in stash.microbatches
         ]
-        worker, microbatch, after = np.array(under_way, dtype=np.int64).reshape(-1, 3).T
-        stashed = rows.pieces(worker, microbatch, rows.held[worker, 0], rows.held[worker, 1], np.ones_like(worker))
+        worker, microbatch, start, stop, after = np.array(under_way, dtype=np.int64).reshape(-1, 5).T
+        stashed = rows.pieces(worker, microbatch, start, stop, np.ones_like(worker))
         order = np.argsort(rows.piece, kind="stable")
         piece, begins = np.unique(rows.piece[order], return_index=True)
         by = np.argsort(stashed)
@@ -275,7 +283,7 @@ def _illegible(plan: Plan, rest: Rest) -> Iterator[Violation]:
     """Orders with something else than operations in them."""
     for number, (worker, own) in enumerate(zip(plan.live_workers(), rest.workers, strict=True)):
         try:
-            parse_rest_order(own.order, worker.pipeline, plan.stage_of(worker).layers)
+            parse_rest_order(own.order, worker.pipeline, seats_in(plan, worker))
         except InvalidInputError as error:
             yield Violation(order_path(number), error.what)
 
@@ -285,7 +293,7 @@ def _foreign(rows: RestColumns) -> Iterator[Violation]:
     counts = np.array([pipeline.microbatches for pipeline in rows.plan.pipelines], dtype=np.int64)
     known = rows.pipeline < len(counts)
     known &= rows.number < counts[np.where(known, rows.pipeline, 0)]
-    first, stop = rows.held[rows.worker].T
+    first, stop = rows.seats.layers[rows.seat].T
     at_home = (first <= rows.start) & (rows.start < rows.stop) & (rows.stop <= stop)
     for row in np.flatnonzero(~(known & at_home)).tolist():
         held = f"{first[row]}-{stop[row]}"
@@ -328,9 +336,8 @@ def _wrong_seals(case: _Case) -> Iterator[Violation]:
         said = _print_ranges(case.rows.rest.sealed)
         yield Violation("/sealed", f"the sealed layers are said to be {said}, by the standings {_print_ranges(found)}")
     for number, (standing, own) in enumerate(zip(case.rows.standings, case.rows.rest.workers, strict=True)):
-        held = standing.layers or (0, 0)
         for first, stop in own.given_up:
-            if not held[0] <= first < stop <= held[1]:
+            if first >= stop or not layers_in(standing.holds).issuperset(range(first, stop)):
                 what = f"worker {own.worker} gives up the layers {first}-{stop}, which it does not hold"
                 yield Violation(f"/workers/{number}/given_up", what)
 
@@ -357,7 +364,7 @@ def _wrong_copies(case: _Case) -> Iterator[Violation]:
         ties_to[target].update(copy.ties)
     ties = {tie.layers for standing in rows.standings for tie in standing.ties}
     for number, worker in enumerate(rows.live):
-        own = frozenset(range(*rows.stages[number].layers))
+        own = case.held[number]
         need = (own & case.sealed) - layers_in(rows.standings[number].sealed)
         need_ties = {tie for tie in ties if case.sealed.issuperset(tie) and own & set(tie)} - ended[number]
         lacks = [*(need - set(layers_to[number])), *(need_ties - set(ties_to[number]))]
@@ -411,9 +418,11 @@ def _wrong_parts(case: _Case) -> Iterator[Violation]:
     rows, groups = case.rows, case.groups
     after_half = (groups.before == _AFTER_I) & (groups.code(rows.kind) == _code("W"))
     head = groups.head[after_half]
-    ends = set(zip(rows.worker[head].tolist(), rows.microbatch[head].tolist(), strict=True))
+    columns = rows.worker[head], rows.microbatch[head], rows.start[head]
+    ends = set(zip(*(column.tolist() for column in columns), strict=True))
     for number, standing in enumerate(rows.standings):
-        half = {(number, m) for stash in standing.stashes if stash.after == "I" for m in stash.microbatches}
+        begun = [(standing.stashed(one)[0], one.microbatches) for one in standing.stashes if one.after == "I"]
+        half = {(number, m, first) for first, microbatches in begun for m in microbatches}
         given_up = rows.rest.workers[number].given_up
         lost, kept = half - ends, case.kept(number) if half - ends else ()
         if kept:
@@ -433,7 +442,7 @@ def _torn_ties(case: _Case, number: int) -> Iterator[Violation]:
     """What layers share has one gradient at a worker: it is kept with all of them, or given up with all."""
     standing, kept = case.rows.standings[number], case.kept(number)
     summed = {layer for entry in standing.ledger if entry.microbatches for layer in range(*entry.layers)}
-    dropped = frozenset(range(*(standing.layers or (0, 0)))) - kept - case.sealed
+    dropped = layers_in(standing.holds) - kept - case.sealed
     for tie in standing.ties:
         own = summed & kept & set(tie.layers)
         if own and summed & dropped & set(tie.layers):
@@ -575,25 +584,25 @@ def _followed(rows: RestColumns) -> Flags:
 
 def _over_limit(case: _Case) -> Iterator[Violation]:
     peaks = _peak_bytes(case)
-    for number, (stage, peak) in enumerate(zip(case.rows.stages, peaks.tolist(), strict=True)):
-        limit = stage.memory_limit_bytes
+    for number, (worker, peak) in enumerate(zip(case.rows.live, peaks.tolist(), strict=True)):
+        limit = case.rows.plan.limit_bytes(worker)
         if limit is not None and peak > limit * (1 + ROUNDING):
             shown, most = print_apart(peak, limit, print_bytes)
-            what = f"worker {case.rows.live[number].name} holds up to {shown}, its limit is {most}"
+            what = f"worker {worker.name} holds up to {shown}, its limit is {most}"
             yield Violation(order_path(number), what)
 
 
 def _peak_bytes(case: _Case) -> Floats:
     """The most bytes that each live worker holds of what is under way; of its stashes those that are gone on with."""
     rows, groups = case.rows, case.groups
-    whole = np.array([stage.activation_bytes for stage in rows.stages], dtype=np.float64)
-    stash = np.array([stage.weight_stash_bytes for stage in rows.stages], dtype=np.float64)
+    whole = np.array([stage.activation_bytes for stage in rows.seats.stages], dtype=np.float64)
+    stash = np.array([stage.weight_stash_bytes for stage in rows.seats.stages], dtype=np.float64)
     begun = np.zeros(len(rows.live))
     goes_on = rows.kind[groups.head] != FORWARD
     for before, size in ((_AFTER_F, whole), (_AFTER_I, stash)):
-        worker = rows.worker[groups.head[goes_on & (groups.before == before)]]
-        begun += np.bincount(worker, minlength=len(begun)) * size
-    all_, half = whole[rows.worker] * rows.share, stash[rows.worker] * rows.share
+        seat = rows.seat[groups.head[goes_on & (groups.before == before)]]
+        np.add.at(begun, rows.seats.owner, np.bincount(seat, minlength=len(size)) * size)
+    all_, half = whole[rows.seat] * rows.share, stash[rows.seat] * rows.share
     added = np.where(rows.kind == FORWARD, all_, 0.0)
     # What an operation frees at its end: of what is run for its message alone all that it holds.
     alone = (rows.kind == FORWARD) & ~_followed(rows) & ~rows.accumulates
@@ -618,7 +627,8 @@ def _wrong_prediction(case: _Case, times: RowTimes) -> Iterator[Violation]:
     ended_s = np.zeros(len(rows.live))
     ended_s[rows.busy] = times.end_s[(rows.first + rows.counts)[rows.busy] - 1]
     begun_s, last_s = sums_s(rows.plan, ended_s, layer_runs(case.sealed))
-    makespan_s = float((begun_s + last_s).max()) + max(stage.optimizer_s for stage in rows.stages)
+    steps_s = (sum(stage.optimizer_s for stage in rows.plan.stages_of(worker)) for worker in rows.live)
+    makespan_s = float((begun_s + last_s).max()) + max(steps_s)
     of_plan = rows.plan.prediction
     redo_s = of_plan.makespan_s if of_plan is not None else makespan_of(rows.plan)
     for key, stated, found in (("makespan_s", said.makespan_s, makespan_s), ("redo_s", said.redo_s, redo_s)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from .check import Violation
@@ -23,27 +23,38 @@ def check_standing(layers: int, microbatches: int, standing: Standing) -> str | 
 
 def faults_of(layers: int, microbatches: int, standing: Standing) -> Iterator[Violation]:
     """All reasons why not, with JSON pointers into the standing; arguments as of `check_standing`."""
-    held = standing.layers
+    held, holds = standing.layers, standing.holds
     if held is None:
-        if not standing.is_empty or any(tie.is_sealed for tie in standing.ties):
+        if not standing.is_empty or standing.further or any(tie.is_sealed for tie in standing.ties):
             yield Violation("/layers", "it holds no layers, and has something of the iteration")
-    elif not held[0] < held[1] <= layers:
-        yield Violation("/layers", f"it holds the layers {held[0]}-{held[1]} of {layers}")
+    elif not all(0 <= first < stop <= layers for first, stop in holds):
+        yield Violation("/layers", f"it holds the layers {_print_ranges(holds)} of {layers}")
+    elif any(one[1] >= other[0] for one, other in pairwise(holds)):
+        yield Violation("/further", f"the layers held, {_print_ranges(holds)}, are not ascending, neighbours joined")
     else:
-        yield from _wrong_ledger(held, microbatches, standing)
-        yield from _wrong_seals(held, layers, standing)
-        yield from _wrong_stashes(microbatches, standing)
+        yield from _wrong_ledger(holds, microbatches, standing)
+        yield from _wrong_seals(holds, layers, standing)
+        yield from _wrong_stashes(holds, microbatches, standing)
         yield from _wrong_messages(layers, microbatches, standing)
 
 
-def _wrong_ledger(held: Layers, microbatches: int, standing: Standing) -> Iterator[Violation]:
+def _print_ranges(ranges: Iterable[Layers]) -> str:
+    return ", ".join(f"{first}-{stop}" for first, stop in ranges)
+
+
+def _is_within(layers: Layers, holds: Iterable[Layers]) -> bool:
+    """Whether there are layers in a range, and all of them are in one of those that are held."""
+    return layers[0] < layers[1] and any(first <= layers[0] and layers[1] <= stop for first, stop in holds)
+
+
+def _wrong_ledger(holds: tuple[Layers, ...], microbatches: int, standing: Standing) -> Iterator[Violation]:
     # The own part of a sum that has ended is kept until what the layer shares with others is summed, too.
     open_ties = {layer for tie in standing.ties if not tie.is_sealed for layer in tie.layers}
     known = set(layers_in(standing.sealed) - open_ties)
     for place, entry in enumerate(standing.ledger):
         first, stop = entry.layers
-        if not held[0] <= first < stop <= held[1]:
-            what = f"there are gradients of the layers {first}-{stop} where {held[0]}-{held[1]} are held"
+        if not _is_within(entry.layers, holds):
+            what = f"there are gradients of the layers {first}-{stop} where {_print_ranges(holds)} are held"
             yield Violation(f"/ledger/{place}/layers", what)
             continue
         again = known & set(range(first, stop))
@@ -53,32 +64,37 @@ def _wrong_ledger(held: Layers, microbatches: int, standing: Standing) -> Iterat
         yield from _wrong_numbers(entry.microbatches, microbatches, f"/ledger/{place}")
 
 
-def _wrong_seals(held: Layers, layers: int, standing: Standing) -> Iterator[Violation]:
+def _wrong_seals(holds: tuple[Layers, ...], layers: int, standing: Standing) -> Iterator[Violation]:
     for first, stop in standing.sealed:
-        if not held[0] <= first < stop <= held[1]:
-            yield Violation("/sealed", f"the layers {first}-{stop} are sealed where {held[0]}-{held[1]} are held")
+        if not _is_within((first, stop), holds):
+            yield Violation("/sealed", f"the layers {first}-{stop} are sealed where {_print_ranges(holds)} are held")
     if any(one[1] >= other[0] for one, other in pairwise(standing.sealed)):
         yield Violation("/sealed", "the sealed layers are not ascending, neighbours joined")
+    held = layers_in(holds)
     for place, tie in enumerate(standing.ties):
         if len(tie.layers) < 2 or not _ascend(tie.layers) or tie.layers[-1] >= layers:
             yield Violation(f"/ties/{place}", f"{list(tie.layers)} are no layers that share parameters")
-        elif tie.is_sealed and not any(held[0] <= layer < held[1] for layer in tie.layers):
+        elif tie.is_sealed and held.isdisjoint(tie.layers):
             yield Violation(f"/ties/{place}", "a sum has ended here of layers that are not held")
 
 
-def _wrong_stashes(microbatches: int, standing: Standing) -> Iterator[Violation]:
-    done = {m for entry in standing.ledger for m in entry.microbatches}
-    seen: set[int] = set()
+def _wrong_stashes(holds: tuple[Layers, ...], microbatches: int, standing: Standing) -> Iterator[Violation]:
+    done = {(layer, m) for entry in standing.ledger for layer in range(*entry.layers) for m in entry.microbatches}
+    seen: set[tuple[int, int]] = set()
     for place, stash in enumerate(standing.stashes):
-        yield from _wrong_numbers(stash.microbatches, microbatches, f"/stashes/{place}")
         where = f"/stashes/{place}/microbatches"
-        if seen & set(stash.microbatches):
-            yield Violation(where, f"micro-batch {min(seen & set(stash.microbatches))} is under way twice")
-        seen |= set(stash.microbatches)
+        if (stash.layers is None and len(holds) > 1) or not _is_within(standing.stashed(stash), holds):
+            yield Violation(f"/stashes/{place}/layers", "something is under way in other layers than a stage's")
+            continue
+        yield from _wrong_numbers(stash.microbatches, microbatches, f"/stashes/{place}")
+        own = {(layer, m) for layer in range(*standing.stashed(stash)) for m in stash.microbatches}
+        if seen & own:
+            yield Violation(where, f"micro-batch {min(m for _, m in seen & own)} is under way twice")
+        seen |= own
         if stash.after == "I" and not standing.splits and stash.microbatches:
             yield Violation(f"/stashes/{place}/after", "there was an I at a worker that runs B")
-        if stash.after == "I" and done & set(stash.microbatches):
-            yield Violation(where, f"W of micro-batch {min(done & set(stash.microbatches))} is done, and still to do")
+        if stash.after == "I" and done & own:
+            yield Violation(where, f"W of micro-batch {min(m for _, m in done & own)} is done, and still to do")
 
 
 def _wrong_messages(layers: int, microbatches: int, standing: Standing) -> Iterator[Violation]:

@@ -315,7 +315,10 @@ def _iterations_of(columns: TimelineColumns, part: Selection) -> TimelineColumns
     kept = columns.taken((columns.iteration >= first) & (columns.iteration <= last))
     begin_s, end_s = (kept.start_s.min(), kept.end_s.max()) if len(kept) else (0.0, 0.0)
     events = tuple(event for event in columns.events if begin_s <= event.time_s <= end_s)
-    return replace(kept, events=events).aligned()
+    # Who works in others only, and is not lost in these, has no place in them.
+    elsewhere = columns.busy - kept.busy - {event.worker for event in events}
+    workers = tuple(memory for memory in columns.workers if memory.worker not in elsewhere)
+    return replace(kept, events=events, workers=workers).aligned()
 
 
 def _between(columns: TimelineColumns, from_s: float, until_s: float) -> TimelineColumns:

@@ -111,8 +111,8 @@ class PlanConditions:
         return {pair[0]: delay_s for pair, delay_s in self.links_s if are_neighbours(pair)}
 
     def inside(self) -> "PlanConditions":
-        """Without links between pipelines, and between workers who have nothing to send to each other."""
-        return PlanConditions(self.factors, tuple(one for one in self.links_s if are_neighbours(one[0])))
+        """Without links between pipelines."""
+        return PlanConditions(self.factors, tuple(one for one in self.links_s if are_of_one_pipeline(one[0])))
 
     def felt(self) -> "PlanConditions":
         """Without links between workers who have nothing to send to each other, as long as all stay where they are."""
@@ -174,9 +174,9 @@ class PlanConditions:
         known = {worker.place: worker.slowdown or 1.0 for worker in live}
         slow = {name_of(place): factor * known[place] for place, factor in self.factors if factor != 1}
         hops_s: dict[LinkPlace, float] = {
-            (k, i): delay_s
-            for (k, i), delay_s in self.hops_s.items()
-            for link in [plan.template_of(k).link_between(i, i + 1)]
+            (k, links_crossed(plan.template_of(k))[link]): delay_s
+            for ((k, i), (_, j)), delay_s in self.inside().links_s
+            for link in [plan.template_of(k).link_between(i, j)]
             if link is not None and delay_s > plan.links_of(k)[link].delay_s
         }
         more_s = self.sums_s({worker.place: [one.layers for one in plan.stages_of(worker)] for worker in live})
@@ -217,6 +217,11 @@ def ascending(one: Place, other: Place) -> PlacePair:
 def are_peers(pair: PlacePair) -> bool:
     """Whether two places are of one stage."""
     return pair[0][1] == pair[1][1]
+
+
+def are_of_one_pipeline(pair: PlacePair) -> bool:
+    """Whether two places are of one pipeline."""
+    return pair[0][0] == pair[1][0]
 
 
 def are_neighbours(pair: PlacePair) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import sys
 import threading
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableSequence, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
@@ -37,7 +37,7 @@ _compiled: dict[str, dict[str, Any]] = {}
 def kernel(function: Kernel) -> Kernel:
     """Mark a function that allocates nothing as compilable.
 
-    Inside it only kernels of its own module, defined before it, may be called.
+    Inside it only kernels may be called: of its own module, defined before it, or imported into that by their names.
     """
     assert isinstance(function, FunctionType)
     _kernels.setdefault(function.__module__, []).append(function)
@@ -72,13 +72,38 @@ def _compile_module(name: str) -> dict[str, Any]:
     # looks for types, and puts those back that it has found: what another thread redirects meanwhile is undone.
     errors.ColorShell = nullcontext  # type: ignore[attr-defined]  # it is defined under a condition
     names = dict(vars(sys.modules[name]))
+    names |= {function.__name__: compiled(function) for function in _imported(name)}
     for function in _kernels[name]:
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
         twin.__qualname__ = function.__qualname__
         names[function.__name__] = njit(cache=True, error_model="numpy", **LEAN)(twin)
+        _make_anew_when_changed(names[function.__name__]._cache, _beneath(name))
         _make_anew_what_is_foreign(names[function.__name__]._cache)
         _compile_in_turn(names[function.__name__], f"{name.rpartition('.')[2]}.compiling")
     return names
+
+
+def _imported(name: str) -> list[FunctionType]:
+    """The kernels of other modules that a module's kernels call, by the names that they have there."""
+    known, called = vars(sys.modules[name]), {word for one in _kernels[name] for word in one.__code__.co_names}
+    others = (function for module, kernels in _kernels.items() if module != name for function in kernels)
+    return [one for one in others if one.__name__ in called and known.get(one.__name__) is one]
+
+
+def _beneath(name: str) -> set[Path]:
+    """The sources of the modules whose kernels a module's kernels call, and those that these call."""
+    modules = {function.__module__ for function in _imported(name)}
+    return {Path(sys.modules[module].__file__ or "") for module in modules}.union(*map(_beneath, modules))
+
+
+def _make_anew_when_changed(cache: Any, sources: Collection[Path]) -> None:
+    """Have a kernel's cache on disk be out of date, too, once the source of a kernel of another module has changed.
+
+    Numba looks at the kernel's own source only, and what is called is part of the machine code.
+    """
+    stats = [source.stat() for source in sorted(sources)]
+    file = cache._cache_file
+    file._source_stamp = (file._source_stamp, *((stat.st_mtime, stat.st_size) for stat in stats))
 
 
 def _make_anew_what_is_foreign(cache: Any) -> None:

@@ -35,11 +35,11 @@ MOST_DIGITS = 9
 NONE = -1
 F, I, W, B, SPACE, DOT, ZERO, NINE = b"FIWB .09"  # noqa: E741 - the field's letters
 
-_NUMBER = r"(?:0|[1-9][0-9]{0,8})"
-TOKEN = rf"([FIWB])(?:({_NUMBER})\.)?({_NUMBER})"
+NUMBER = r"(?:0|[1-9][0-9]{0,8})"
+TOKEN = rf"([FIWB])(?:({NUMBER})\.)?({NUMBER})"
 # What stands behind it in what is left of an iteration (resumption.py): its layers, and `~` if only its message counts.
-SUFFIX = rf"(?::({_NUMBER})-({_NUMBER}))?(~)?"
-_TOKEN = re.compile(rf"({_NUMBER})?{TOKEN}")
+SUFFIX = rf"(?::({NUMBER})-({NUMBER}))?(~)?"
+_TOKEN = re.compile(rf"({NUMBER})?{TOKEN}")
 # Possessive (`+` behind a quantifier): what follows decides what every character is, so to go back would be in vain.
 _DIGITS = r"(?:0|[1-9][0-9]{0,8}+)"
 _OPERATION = rf"[FIWB]{_DIGITS}(?:\.{_DIGITS})?+"

@@ -100,6 +100,8 @@ class PolicyReport:
         peak_memory_bytes: the most that a GPU held under any plan that was in force.
         answers: how often what was done, by the steps' words.
         stretches: throughput over time.
+        placement: in which it trains with all nodes there, in words, such as `V, 2 chunks a worker`; None: it knows
+            none, or the job was not asked for with one: workers hold one stage each.
     """
 
     policy: Name
@@ -113,8 +115,9 @@ class PolicyReport:
     answers: dict[str, Index] = field(default_factory=dict)
     stretches: tuple[Stretch, ...] = ()
     refusal: str | None = None
+    placement: str | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"refusal"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"refusal", "placement"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -124,7 +127,8 @@ class ReplayReport(Displayed):
 
     Attributes:
         trace: what was replayed: name, seconds, moments, nodes at the beginning, most, fewest, on average.
-        job: model, pp, dp, microbatches, tensor_parallel, gpus_per_node, nodes.
+        job: model, pp, dp, microbatches, tensor_parallel, gpus_per_node, nodes; where a placement was asked for,
+            placement, and placements: what `best` has found of each.
         costs: what changes cost: the fields of `Costs`.
         fault_free: nodes, iteration_time_s and microbatches of the cluster that never fails, and what it has committed;
             goodput_bound: what no policy's goodput can exceed, for all GPUs that are there compute all the time.
@@ -165,6 +169,18 @@ class ReplayReport(Displayed):
             )
         if any(one.goodput > 1 for one in self.policies if one.refusal is None):
             found.append(f"goodput is above 100 % {ABOVE}")
+        return found + self._placements
+
+    @property
+    def _placements(self) -> list[str]:
+        """Who trains in which placement, and who knows none, where one was asked for."""
+        if "placement" not in self.job:
+            return []
+        able = [one for one in self.policies if one.refusal is None]
+        found = []
+        for words in dict.fromkeys(one.placement for one in able):
+            names = ", ".join(one.policy for one in able if one.placement == words)
+            found.append(f"{words or 'one stage a worker, for they know no placements'}: {names}")
         return found
 
 
@@ -313,7 +329,10 @@ Transition = tuple[StateChange, ...]  # what is done about an event, in the orde
 
 @dataclass(frozen=True)
 class AskedJob:
-    """A shape as it is asked for; without pipelines there are as many as the cluster holds."""
+    """A shape as it is asked for; without pipelines there are as many as the cluster holds.
+
+    A placement, and its chunks, are as `rtk plan` has them: `v`, `best:4`.
+    """
 
     pp: int
     microbatches: int
@@ -321,6 +340,8 @@ class AskedJob:
     tensor_parallel: int = 1
     schedule: LeanSchedule = "1f1b"
     memory_limit_bytes: Sequence[float] | None = None
+    placement: str = "plain"
+    chunks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

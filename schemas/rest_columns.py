@@ -33,6 +33,47 @@ _SUFFIX = re.compile(rf"{SUFFIX}(?= |$)")
 
 
 @dataclass(frozen=True)
+class RestSeats:
+    """The virtual stages of the live workers of a plan, by worker, ascending: one of each where it has no placement.
+
+    Attributes:
+        stages: which they are.
+        owner: the number of the live worker that holds each; array of seats.
+        number: which virtual stage each is; array of seats.
+        layers: [first, stop) of each; array of seats x 2.
+        bases: the place of each live worker's first one.
+    """
+
+    stages: tuple[Stage, ...]
+    owner: Ints
+    number: Ints
+    layers: Ints
+    bases: Ints
+
+    @classmethod
+    def of(cls, plan: Plan) -> RestSeats:
+        """Those of a plan."""
+        live = plan.live_workers()
+        rows = [(n, stage) for n, worker in enumerate(live) for stage in plan.seats_of(worker)]
+        owner, number = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+        stages = tuple(stage for worker in live for stage in plan.stages_of(worker))
+        layers = np.array([stage.layers for stage in stages], dtype=np.int64).reshape(-1, 2)
+        return cls(stages, owner, number, layers, np.searchsorted(owner, np.arange(len(live))))
+
+    def places(self, worker: Ints, stage: Ints) -> Ints:
+        """The places of stages of live workers, which hold them; arrays of one length."""
+        if len(self.owner) == len(self.bases):
+            return worker
+        depth = int(self.number.max()) + 1
+        found: Ints = np.searchsorted(self.owner * depth + self.number, worker * depth + stage)
+        return found
+
+    def of_worker(self, number: int) -> tuple[Stage, ...]:
+        """The stages of a live worker."""
+        return tuple(self.stages[n] for n in np.flatnonzero(self.owner == number).tolist())
+
+
+@dataclass(frozen=True)
 class RestColumns(TimedColumns):
     """A rest, with the operations of all its workers as columns.
 
@@ -42,6 +83,7 @@ class RestColumns(TimedColumns):
         counts: operations of each live worker, which stand together; array of live workers.
         kind: each operation's place in `KINDS`; array of n, as are the next.
         pipeline, number: the micro-batch that each works on: its pipeline, and its number there.
+        stage: the virtual stage that each is of.
         start, stop: [start, stop) of the layers that it computes.
         accumulates: whether its gradients go into the sums.
     """
@@ -52,6 +94,7 @@ class RestColumns(TimedColumns):
     kind: Ints
     pipeline: Ints
     number: Ints
+    stage: Ints
     start: Ints
     stop: Ints
     accumulates: Flags
@@ -72,14 +115,14 @@ class RestColumns(TimedColumns):
         return {worker.name: number for number, worker in enumerate(self.live)}
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
-        """What each live worker holds."""
-        return tuple(map(self.plan.stage_of, self.live))
+    def seats(self) -> RestSeats:
+        """What the live workers hold."""
+        return RestSeats.of(self.plan)
 
     @cached_property
-    def held(self) -> Ints:
-        """[first, stop) of the layers that each live worker holds; array of live workers x 2."""
-        return np.array([stage.layers for stage in self.stages], dtype=np.int64).reshape(-1, 2)
+    def seat(self) -> Ints:
+        """Each operation's place among the seats; array of n."""
+        return self.seats.places(self.worker, self.stage)
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
@@ -111,32 +154,34 @@ class RestColumns(TimedColumns):
 
     @cached_property
     def share(self) -> Floats:
-        """What part of its worker's layers each operation computes; array of n."""
-        found: Floats = (self.stop - self.start) / (self.held[:, 1] - self.held[:, 0])[self.worker]
+        """What part of its stage's layers each operation computes; array of n."""
+        found: Floats = (self.stop - self.start) / (self.seats.layers[:, 1] - self.seats.layers[:, 0])[self.seat]
         return found
 
     @cached_property
     def duration_s(self) -> Floats:
         """What each operation takes in s; array of n."""
-        found: Floats = durations_of(self.plan, self.live)[self.worker, self.kind] * self.share
+        found: Floats = durations_of(self.plan, self.live)[self.seat, self.kind] * self.share
         return found
 
     def operation(self, row: int) -> RestOperation:
         """The operation in a row."""
-        own = Operation(KINDS[self.kind[row]], int(self.pipeline[row]), int(self.number[row]))
+        worker = self.live[self.worker[row]]
+        stage = int(self.stage[row]) if len(self.plan.seats_of(worker)) > 1 else None
+        own = Operation(KINDS[self.kind[row]], int(self.pipeline[row]), int(self.number[row]), stage)
         return RestOperation(own, (int(self.start[row]), int(self.stop[row])), bool(self.accumulates[row]))
 
     def name(self, row: int) -> str:
         """An operation in words, for messages."""
-        worker = int(self.worker[row])
-        token = print_rest_operation(self.operation(row), NOBODY, self.stages[worker].layers)
-        return f"{token} on worker {self.live[worker].name} (operation {self.place(row)})"
+        first, stop = self.seats.layers[self.seat[row]].tolist()
+        token = print_rest_operation(self.operation(row), NOBODY, (first, stop))
+        return f"{token} on worker {self.live[self.worker[row]].name} (operation {self.place(row)})"
 
     # Pieces of work.
 
     @cached_property
     def piece(self) -> Ints:
-        """The piece of work, at its worker, that each operation is of; array of n."""
+        """The piece of work, at its worker, that each operation is of, which tells stages apart; array of n."""
         return self.pieces(self.worker, self.microbatch, self.start, self.stop, self.accumulates)
 
     def pieces(self, worker: Ints, microbatch: Ints, start: Ints, stop: Ints, accumulates: Flags | Ints) -> Ints:
@@ -228,19 +273,19 @@ def read_rest(plan: Plan, rest: Rest) -> RestColumns:
     Raises:
         InvalidInputError: an order has something else than operations in it.
     """
-    live = plan.live_workers()
+    live, seats = plan.live_workers(), RestSeats.of(plan)
     texts = [one.order for one in rest.workers]
     plain = [_SUFFIX.sub("", text) if ":" in text or "~" in text else text for text in texts]
-    seats = list(map(plan.seats_of, live))
-    counts, kind, pipeline, number, _ = parse_columns(plain, [worker.pipeline for worker in live], seats)
-    held = np.array([plan.stage_of(worker).layers for worker in live], dtype=np.int64).reshape(-1, 2)
-    start, stop = np.repeat(held[:, 0], counts), np.repeat(held[:, 1], counts)
+    numbers = list(map(plan.seats_of, live))
+    counts, kind, pipeline, number, stage = parse_columns(plain, [worker.pipeline for worker in live], numbers)
+    held = seats.layers[seats.places(np.repeat(np.arange(len(live)), counts), stage)]
+    start, stop = held[:, 0].copy(), held[:, 1].copy()
     accumulates = np.ones(len(kind), dtype=bool)
     for text, row in zip(texts, (np.cumsum(counts) - counts).tolist(), strict=True):
         for place, layers, again in _suffixes(text):
             start[row + place], stop[row + place] = layers or (start[row + place], stop[row + place])
             accumulates[row + place] = not again
-    return RestColumns(plan, rest, counts, kind, pipeline, number, start, stop, accumulates)
+    return RestColumns(plan, rest, counts, kind, pipeline, number, stage, start, stop, accumulates)
 
 
 def _suffixes(text: str) -> list[tuple[int, Layers | None, bool]]:

@@ -6,7 +6,7 @@ of what layer b - 1 gives.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
@@ -15,11 +15,14 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Index, LayerNumber, Name, Ratio, Seconds
-from .orders import SUFFIX, TOKEN, Kind, Operation, print_operation
-from .plan import Layers, Plan, Planner
+from .orders import NUMBER, SUFFIX, TOKEN, Kind, Operation, print_operation
+from .plan import Layers, Plan, Planner, Worker
+from .text import listed
 
 MessageKind = Literal["activation", "gradient"]
 MessageKey = tuple[MessageKind, int, int]  # a message: its kind, its boundary and its global micro-batch
+LastDone = Literal["F", "I"]  # of a micro-batch that is under way
+Begun = tuple[int, Layers]  # a micro-batch, by its global number, in the layers of a stage
 
 # What a worker has of an iteration that is under way.
 
@@ -36,15 +39,22 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Stash:
-    """Micro-batches, ascending, that are under way at a worker, in all the layers that it holds.
+    """Micro-batches, ascending, that are under way at a worker.
 
     After F their activations are kept; after I what their W is made from, and a part of their gradients (those of
     norms, embeddings and biases) is in the worker's sums already.
+
+    Attributes:
+        after: what was done last of them.
+        microbatches: their global numbers.
+        layers: [first, stop), those of one of the worker's virtual stages; None: all that it holds.
     """
 
-    after: Literal["F", "I"]
+    after: LastDone
     microbatches: tuple[Index, ...]
+    layers: Layers | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"layers"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -78,7 +88,7 @@ class Standing:
 
     Attributes:
         worker: its name, by which it was started.
-        layers: [first, stop) that it holds; None: it has no state.
+        layers: [first, stop) that it holds, or the first of several such ranges; None: it has no state.
         splits: whether the F that it runs are followed by I and W; else by B.
         ledger: its own part of the sums that have not ended here; every layer in at most one entry.
         sealed: layers whose sums over their holders have ended here, ascending, neighbours joined.
@@ -86,6 +96,7 @@ class Standing:
         messages: what it keeps.
         ties: all sets of layers that share parameters, in one order for all workers. What a layer shares is in its
             own part of the sums as its own parameters are, and it is sealed with the last of its ties.
+        further: the other ranges that it holds, ascending, none next to another; None: there are none.
     """
 
     worker: Name
@@ -96,13 +107,35 @@ class Standing:
     stashes: tuple[Stash, ...] = ()
     messages: tuple[HeldMessages, ...] = ()
     ties: tuple[SharedLayers, ...] = ()
+    further: tuple[Layers, ...] | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"further"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     @property
     def is_empty(self) -> bool:
         """Whether the worker has nothing of the iteration."""
         return not (self.ledger or self.sealed or self.stashes or self.messages)
+
+    @property
+    def holds(self) -> tuple[Layers, ...]:
+        """All ranges of layers that it holds."""
+        return () if self.layers is None else (self.layers, *(self.further or ()))
+
+    def stashed(self, stash: Stash) -> Layers:
+        """The layers in which micro-batches of a stash of it are under way."""
+        return stash.layers or self.layers or (0, 0)
+
+
+def nothing_of(worker: str, holds: Sequence[Layers] | None) -> Standing:
+    """The standing of a worker that has nothing of an iteration.
+
+    Args:
+        worker: its name.
+        holds: ranges of layers that it holds; None: it has no state.
+    """
+    first, *further = holds or (None,)
+    return Standing(worker, first, further=tuple(one for one in further if one) or None)
 
 
 def layer_runs(layers: Iterable[int]) -> tuple[Layers, ...]:
@@ -127,11 +160,26 @@ def ledger_entries(by_layer: Mapping[int, Collection[int]]) -> tuple[LedgerEntry
     return tuple(sorted(entries, key=lambda entry: entry.layers))
 
 
-def stashes_of(after: Mapping[int, Literal["F", "I"]]) -> tuple[Stash, ...]:
-    """Micro-batches under way, each with what was done last, as stashes."""
-    kinds: tuple[Literal["F", "I"], ...] = ("F", "I")
+def stashes_of(after: Mapping[int, LastDone], layers: Layers | None = None) -> tuple[Stash, ...]:
+    """Micro-batches under way, each with what was done last, as stashes in some layers, or in all that are held."""
+    kinds: tuple[LastDone, ...] = ("F", "I")
     own = ((kind, tuple(sorted(number for number, last in after.items() if last == kind))) for kind in kinds)
-    return tuple(Stash(kind, numbers) for kind, numbers in own if numbers)
+    return tuple(Stash(kind, numbers, layers) for kind, numbers in own if numbers)
+
+
+def stashes_within(holds: Sequence[Layers], begun: Mapping[Begun, LastDone]) -> tuple[Stash, ...]:
+    """Micro-batches under way in stages of a worker, each with what was done last, as stashes.
+
+    Args:
+        holds: the ranges of layers that it holds.
+        begun: what is under way.
+    """
+    whole = holds[0] if len(holds) == 1 else None
+    by_layers: dict[Layers, dict[int, LastDone]] = {}
+    for (number, layers), last in begun.items():
+        by_layers.setdefault(layers, {})[number] = last
+    own = (stashes_of(after, None if layers == whole else layers) for layers, after in sorted(by_layers.items()))
+    return tuple(chain.from_iterable(own))
 
 
 def held_messages(messages: Iterable[MessageKey]) -> tuple[HeldMessages, ...]:
@@ -165,10 +213,22 @@ class RestOperation(NamedTuple):
         return self.operation.kind
 
 
-_REST = re.compile(TOKEN + SUFFIX)
+_REST = re.compile(rf"({NUMBER})?{TOKEN}{SUFFIX}")
+SeatLayers = Mapping[int | None, Layers]  # the layers of each virtual stage of a worker; of its only one by None
 
 
-def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOperation, ...]:
+def seats_in(plan: Plan, worker: Worker) -> SeatLayers:
+    """What a worker of a plan holds."""
+    numbers, stages = plan.seats_of(worker), plan.stages_of(worker)
+    return {number if len(numbers) > 1 else None: one.layers for number, one in zip(numbers, stages, strict=True)}
+
+
+def seat_at(seats: SeatLayers, layers: Layers) -> int | None:
+    """The virtual stage of a worker that some layers are of, which are of one; None: its only one."""
+    return next(seat for seat, (first, stop) in seats.items() if first <= layers[0] and layers[1] <= stop)
+
+
+def parse_rest_order(text: str, pipeline: int, seats: SeatLayers) -> tuple[RestOperation, ...]:
     """Read the order of a worker.
 
     Operations are as in a plan; `F1.3:4-6` is of some of its layers only, `I2~` for the message alone.
@@ -176,27 +236,37 @@ def parse_rest_order(text: str, pipeline: int, layers: Layers) -> tuple[RestOper
     Args:
         text: operations separated by single spaces.
         pipeline: the worker's own one, that of operations without a prefix.
-        layers: those it holds, of operations that say none.
+        seats: what it holds; operations that say no layers are of all those of their stage.
 
     Raises:
-        InvalidInputError: a token is no operation.
+        InvalidInputError: a token is no operation of the worker.
     """
     found = []
     for token in text.split(" ") if text else ():
         match = _REST.fullmatch(token)
-        if match is None:
+        stage = None if match is None or match[1] is None else int(match[1])
+        if match is None or stage not in seats:
+            held = [number for number in seats if number is not None]
+            shown = "F1.3" if not held else f"{held[0]}F1.3 (the virtual stages here are {listed(map(str, held))})"
             raise InvalidInputError(
                 f"{token!r} is not an operation of what is left",
-                fix="write F1.3, F1.3:4-6 of the layers 4 and 5 only, or I1.3~ for the message alone",
+                fix=f"write {shown}, F1.3:4-6 of the layers 4 and 5 only, or I1.3~ for the message alone",
             )
-        kind, other, microbatch, first, stop, again = match.groups()
-        operation = Operation(cast(Kind, kind), pipeline if other is None else int(other), int(microbatch))
-        found.append(RestOperation(operation, layers if first is None else (int(first), int(stop)), again is None))
+        _, kind, other, microbatch, first, stop, again = match.groups()
+        operation = Operation(cast(Kind, kind), pipeline if other is None else int(other), int(microbatch), stage)
+        layers = seats[stage] if first is None else (int(first), int(stop))
+        found.append(RestOperation(operation, layers, again is None))
     return tuple(found)
 
 
 def print_rest_operation(one: RestOperation, pipeline: int, layers: Layers) -> str:
-    """The token of an operation that `parse_rest_order` reads; pipeline and layers as there."""
+    """The token of an operation that `parse_rest_order` reads.
+
+    Args:
+        one: the operation.
+        pipeline: its worker's own one.
+        layers: all those of its stage.
+    """
     part = "" if one.layers == layers else f":{one.layers[0]}-{one.layers[1]}"
     return f"{print_operation(one.operation, pipeline)}{part}{'' if one.accumulates else '~'}"
 
@@ -291,7 +361,7 @@ class Rest:
     def operations(self, number: int, plan: Plan) -> tuple[RestOperation, ...]:
         """What the live worker `number` of the plan runs."""
         worker = plan.live_workers()[number]
-        return parse_rest_order(self.workers[number].order, worker.pipeline, plan.stage_of(worker).layers)
+        return parse_rest_order(self.workers[number].order, worker.pipeline, seats_in(plan, worker))
 
     def standing_of(self, number: int) -> Standing:
         """What the live worker `number` of the plan has."""
@@ -303,8 +373,8 @@ class Rest:
 
     def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
         """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
-        stage = plan.stage_of(plan.live_workers()[number]).layers
-        mine = set(range(*stage)) - layers_in((*self.workers[number].given_up, *self.sealed))
+        held = layers_in(plan.layers_of(plan.live_workers()[number]))
+        mine = held - layers_in((*self.workers[number].given_up, *self.sealed))
         layers_of: dict[int, set[int]] = {}
         for entry in self.standing_of(number).ledger:
             layers = mine.intersection(range(*entry.layers))
@@ -312,20 +382,20 @@ class Rest:
                 layers_of.setdefault(microbatch, set()).update(layers)
         return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
 
-    def taken_up(self, number: int, plan: Plan) -> dict[int, Literal["F", "I"]]:
+    def taken_up(self, number: int, plan: Plan) -> dict[Begun, LastDone]:
         """The micro-batches under way with which the live worker `number` goes on, and what of them was done last."""
-        stashes = self.standing_of(number).stashes
-        if not stashes:
+        standing = self.standing_of(number)
+        if not standing.stashes:
             return {}
-        stage = plan.stage_of(plan.live_workers()[number]).layers
-        begun: set[int] = set()
-        gone_on: set[int] = set()
+        begun: set[Begun] = set()
+        gone_on: set[Begun] = set()
         for one in self.operations(number, plan):
-            if one.accumulates and one.layers == stage:
+            if one.accumulates:
                 microbatch = plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
-                (begun if one.kind == "F" else gone_on).add(microbatch)
+                (begun if one.kind == "F" else gone_on).add((microbatch, one.layers))
         taken = gone_on - begun
-        return {m: stash.after for stash in stashes for m in stash.microbatches if m in taken}
+        own = [((m, standing.stashed(stash)), stash.after) for stash in standing.stashes for m in stash.microbatches]
+        return {key: after for key, after in own if key in taken}
 
     def passes_kept(self, plan: Plan) -> int:
         """Forward and backward passes of a micro-batch at a worker that stay done, all together.
@@ -336,8 +406,8 @@ class Rest:
         for number, worker in enumerate(plan.live_workers()):
             count += 2 * sum(map(len, self.kept(number, plan).values()))
             count += sum(1 if last == "F" else 2 for last in self.taken_up(number, plan).values())
-            if sealed.issuperset(range(*plan.stage_of(worker).layers)):
-                count += sum(one.kind != "W" for one in worker.operations())
+            ended = {seat for seat, layers in seats_in(plan, worker).items() if sealed.issuperset(range(*layers))}
+            count += sum(one.kind != "W" and one.stage in ended for one in worker.operations()) if ended else 0
         return count
 
 
@@ -354,15 +424,15 @@ class Resumption(Displayed):
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()
     __pydantic_config__: ClassVar[Any] = STRICT
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether some worker holds, or did, several virtual stages; then it is a document of format version 2.0."""
+        told = self.rest.standings
+        return self.plan.is_placed or any(one.further or any(stash.layers for stash in one.stashes) for one in told)
+
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other; what they mean is the checker's to judge."""
         self.plan.validate()
-        if self.plan.is_placed:
-            raise InvalidInputError(
-                "the plan has a placement: nothing is left of an iteration before it, which is done anew",
-                where="/plan/templates",
-                fix="take the plan alone",
-            )
         live = self.plan.live_workers()
         places = [worker.name for worker in live]
         if [one.place for one in self.rest.workers] != places:

@@ -20,7 +20,7 @@ from .site import Site, machines_of
 from .text import did_you_mean
 
 KEYS = ("profiles", "jobs", "clusters", "traces", "policies", "costs", "until")
-COUNTS = ("pp", "dp", "microbatches", "tensor_parallel")
+COUNTS = ("pp", "dp", "microbatches", "tensor_parallel", "chunks")
 # What is longer is no file here, and the system would not even look.
 LONGEST_PATH = 200
 
@@ -155,12 +155,14 @@ def _cluster(value: YamlValue, folder: Path) -> SweepChoice[Site]:
 
 def _jobs(value: YamlValue) -> Iterator[SweepChoice[AskedJob]]:
     """The jobs that an item stands for: every key may have a list."""
-    entries = value.entries((*COUNTS, "schedule", "memory_limit"))
+    entries = value.entries((*COUNTS, "schedule", "memory_limit", "placement"))
     require_keys(value, entries, "pp", "microbatches")
     for chosen in choices(entries):
         asked = AskedJob(**{key: chosen[key].count() for key in COUNTS if key in chosen})  # type: ignore[arg-type]
         if (schedule := chosen.get("schedule")) is not None:
             asked = replace(asked, schedule=word(schedule, get_args(LeanSchedule)))
+        if (placement := chosen.get("placement")) is not None:
+            asked = replace(asked, placement=placement.text())
         if (limit := chosen.get("memory_limit")) is not None:
             with placed(limit):
                 asked = replace(asked, memory_limit_bytes=parse_memory_limit(limit.text()))

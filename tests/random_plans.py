@@ -1,12 +1,14 @@
 """Random plans for a crew of which some die while others come: of pipelines that are cut alike, or formed anew."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import TypeVar
 
-from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Stage, Template, Worker
+from rtk.schemas.plan import Layers, Link, Pipeline, Place, Placement, Plan, Stage, Template, Worker
 
+from .runners.placed import placed_plan
 from .strategies import BY_HAND
 
 Who = TypeVar("Who")
@@ -126,3 +128,62 @@ class RandomPlans:
         )
         pipelines = tuple(Pipeline(one.name, share) for one, share in zip(templates, shares, strict=True))
         return Plan(BY_HAND, tuple(dict.fromkeys(templates)), pipelines, "synchronous", workers)
+
+
+class PlacedPlans:
+    """As `RandomPlans` that are cut alike, where workers hold several virtual stages.
+
+    Args:
+        rng: makes all choices.
+        layers: of the model.
+        stage: makes a stage of some of them.
+        placement: of all pipelines.
+        kinds: what each micro-batch runs: FIW, or FB.
+        delay_s: of all links between columns that are not one.
+        limit_bytes: what each worker may hold, which the orders do not keep.
+    """
+
+    plan: Plan
+
+    def __init__(
+        self,
+        rng: Random,
+        layers: int,
+        stage: Callable[[Layers], Stage],
+        placement: Placement,
+        kinds: str,
+        *,
+        delay_s: float = 0.0,
+        limit_bytes: float | None = None,
+    ) -> None:
+        count, columns = sum(map(len, placement)), {v: c for c, held in enumerate(placement) for v in held}
+        cuts = [0, *sorted(rng.sample(range(1, layers), count - 1)), layers]
+        links = tuple(Link(delay_s if columns[v] != columns[v + 1] else 0.0) for v in range(count - 1))
+        limits = None if limit_bytes is None else (limit_bytes,) * len(placement)
+        self._template = Template("v", tuple(map(stage, pairwise(cuts))), links, placement, limits)
+        self._layers, self._kinds = layers, kinds
+        self._dead: set[Place] = set()
+
+    def begin(self, dp: int, microbatches: int) -> None:
+        """The first plan: so many pipelines, each of so many micro-batches."""
+        self._shares = (microbatches,) * dp
+        self.plan = self._rerouted()
+
+    def follow(self, crew: Sequence[Who], victims: Collection[int], coming: Sequence[Who]) -> list[Who] | None:
+        """Make the next plan, as that of `RandomPlans`."""
+        places = [worker.place for worker in self.plan.live_workers()]
+        seats = {places[number]: one for number, one in enumerate(crew) if number not in victims}
+        waiting = list(coming)
+        for worker in self.plan.workers:
+            if worker.place not in seats and waiting:
+                seats[worker.place] = waiting.pop()
+        if len({column for _, column in seats}) < len(self._template.columns):
+            return None
+        self._dead = {worker.place for worker in self.plan.workers} - set(seats)
+        self.plan = self._rerouted()
+        return [seats[worker.place] for worker in self.plan.live_workers()]
+
+    def _rerouted(self) -> Plan:
+        placement = self._template.columns
+        plan = placed_plan(placement, self._layers, self._shares, self._kinds, self._dead)
+        return replace(plan, templates=(self._template,))

@@ -8,7 +8,7 @@ topological order.
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 from hypothesis import assume
@@ -17,21 +17,29 @@ from hypothesis import strategies as st
 from rtk.schemas.orders import Kind, Operation
 from rtk.schemas.plan import Layers, Plan, Worker
 from rtk.schemas.resumption import (
+    Begun,
+    LastDone,
     MessageKind,
     Resend,
     Rest,
     RestOperation,
     RestWorker,
+    SeatLayers,
     SharedLayers,
     Standing,
     SumCopy,
     held_messages,
     layer_runs,
+    layers_in,
     ledger_entries,
+    nothing_of,
     print_rest_operation,
-    stashes_of,
+    seat_at,
+    seats_in,
+    stashes_within,
 )
 
+from .placed_plans import any_placed_plans
 from .strategies import any_plans, limited
 
 Message = tuple[MessageKind, int, int]  # kind, micro-batch, boundary
@@ -44,7 +52,7 @@ GRADIENT: MessageKind = "gradient"
 @st.composite
 def rests(draw: st.DrawFn, like: Callable[[Rest], bool] = bool) -> tuple[Plan, Rest]:
     """A random valid plan without memory limits, and a valid rest before it that is `like` so, without a prediction."""
-    plan = limited(draw(any_plans()), {})
+    plan = limited(draw(st.one_of(any_plans(), any_placed_plans())), {})
     chance = random.Random(draw(st.integers(0, 2**32)))
     found = next((rest for rest in (_Draw(plan, chance).rest() for _ in range(20)) if like(rest)), None)
     assume(found is not None)
@@ -57,15 +65,15 @@ class _Sitting:
     """What one live worker has, as it is drawn: stashes are those to go on with, spare ones those in vain."""
 
     worker: Worker
-    before: Layers | None
-    stage: Layers
+    before: tuple[Layers, ...] | None
+    seats: SeatLayers
     splits: bool
     is_spoilt: bool
     done: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     sealed: set[int] = field(default_factory=set)
     ties: set[Tie] = field(default_factory=set)
-    stashes: dict[int, str] = field(default_factory=dict)
-    spare: dict[int, str] = field(default_factory=dict)
+    stashes: dict[Begun, LastDone] = field(default_factory=dict)
+    spare: dict[Begun, LastDone] = field(default_factory=dict)
     messages: set[Message] = field(default_factory=set)
 
     @property
@@ -73,24 +81,28 @@ class _Sitting:
         return f"w{self.worker.name}"
 
     def held(self) -> set[int]:
-        return set() if self.before is None else set(range(*self.before))
+        return set(layers_in(self.before or ()))
+
+    def holds(self) -> tuple[Layers, ...]:
+        return layer_runs(layers_in(self.seats.values()))
+
+    def stays(self) -> bool:
+        return self.before == self.holds()
 
     def kept(self) -> set[int]:
-        return self.held() & set(range(*self.stage))
+        return self.held() & layers_in(self.holds())
 
     def standing(self, ties: list[Tie]) -> Standing:
         if self.before is None:
-            return Standing(self.name, None)
-        after = {m: "I" if last == "I" else "F" for m, last in (self.stashes | self.spare).items()}
-        return Standing(
-            self.name,
-            self.before,
-            self.splits,
-            ledger_entries(self.done),
-            layer_runs(self.sealed),
-            stashes_of(after),  # type: ignore[arg-type]
-            held_messages((kind, boundary, m) for kind, m, boundary in self.messages),
-            tuple(SharedLayers(tie, tie in self.ties) for tie in ties),
+            return nothing_of(self.name, None)
+        return replace(
+            nothing_of(self.name, self.before),
+            splits=self.splits,
+            ledger=ledger_entries(self.done),
+            sealed=layer_runs(self.sealed),
+            stashes=stashes_within(self.before, self.stashes | self.spare),
+            messages=held_messages((kind, boundary, m) for kind, m, boundary in self.messages),
+            ties=tuple(SharedLayers(tie, tie in self.ties) for tie in ties),
         )
 
 
@@ -116,7 +128,9 @@ class _Draw:
         orders = self._shuffled(nodes, makers)
         workers = []
         for one, order in zip(self.crew, orders, strict=True):
-            text = " ".join(print_rest_operation(each, one.worker.pipeline, one.stage) for each in order)
+            text = " ".join(
+                print_rest_operation(each, one.worker.pipeline, one.seats[each.operation.stage]) for each in order
+            )
             lost = layer_runs(one.kept() - self.sealed) if one.is_spoilt else ()
             workers.append(RestWorker(one.worker.name, one.name, text, lost))
         return Rest(
@@ -129,17 +143,17 @@ class _Draw:
         )
 
     def _sit_down(self, worker: Worker) -> _Sitting:
-        chance, stage = self.chance, self.plan.stage_of(worker).layers
-        before: Layers | None = stage
+        chance, seats = self.chance, seats_in(self.plan, worker)
+        holds = layer_runs(layers_in(seats.values()))
+        before: tuple[Layers, ...] | None = holds
         if chance.random() < 0.2:
             first = chance.randrange(self.layers)
-            before = chance.choice([None, (first, chance.randint(first + 1, self.layers))])
+            before = chance.choice([None, ((first, chance.randint(first + 1, self.layers)),)])
         splits = before is None or chance.random() < 0.7
-        is_spoilt = before not in (None, stage) and splits and chance.random() < 0.5
+        is_spoilt = before not in (None, holds) and splits and chance.random() < 0.5
         # What layers share has one gradient, which cannot be kept of one of them.
-        is_torn = before is not None and any(before[0] <= tie[0] and tie[-1] < before[1] for tie in self.ties)
-        is_torn &= before != stage
-        return _Sitting(worker, before, stage, splits or is_torn, is_spoilt or is_torn)
+        is_torn = before != holds and any(layers_in(before or ()).issuperset(tie) for tie in self.ties)
+        return _Sitting(worker, before, seats, splits or is_torn, is_spoilt or is_torn)
 
     def _seal(self) -> set[int]:
         chance = self.chance
@@ -160,33 +174,39 @@ class _Draw:
         amount = chance.choice([0.0, 0.5, 0.9])
         todo = set(range(self.layers)) - self.sealed
         for one in chance.sample(self.crew, len(self.crew)):
-            held, kind = one.held(), chance.random()
-            if one.is_spoilt and (kind < 0.3 or microbatch == 0):
-                one.spare[microbatch] = "I"
-            elif kind < 0.3 and held and one.before == one.stage and held <= todo:
-                one.stashes[microbatch] = "I" if one.splits and chance.random() < 0.5 else "F"
-                todo -= held
-            elif 0.3 <= kind < 0.4 and held and not (one.before == one.stage and held <= todo):
-                one.spare[microbatch] = "F"
-            else:
-                elsewhere = held - set(range(*one.stage))
-                mine = (todo | self.sealed | elsewhere) & held if not one.is_spoilt else held
-                mine = {layer for layer in mine - one.sealed if chance.random() < amount}
-                for layer in mine:
-                    one.done[layer].add(microbatch)
-                todo -= set() if one.is_spoilt else mine & one.kept()
+            for layers in one.seats.values() if one.stays() else one.before or ():
+                self._draw_cell(one, microbatch, layers, todo, amount)
             for kind_, boundary in [(k, b) for k in (ACTIVATION, GRADIENT) for b in range(1, self.layers)]:
-                if held and chance.random() < 0.3:
+                if one.before and chance.random() < 0.3:
                     one.messages.add((kind_, microbatch, boundary))
         return todo
+
+    def _draw_cell(self, one: _Sitting, microbatch: int, layers: Layers, todo: set[int], amount: float) -> None:
+        """What somebody has of a micro-batch in some layers; what is done of them, or under way, is not to do."""
+        chance, held = self.chance, set(range(*layers))
+        kind, can_go_on = chance.random(), one.stays() and held <= todo
+        if one.is_spoilt and (kind < 0.3 or microbatch == 0):
+            one.spare[microbatch, layers] = "I"
+        elif kind < 0.3 and can_go_on:
+            one.stashes[microbatch, layers] = "I" if one.splits and chance.random() < 0.5 else "F"
+            todo -= held
+        elif 0.3 <= kind < 0.4 and not can_go_on:
+            one.spare[microbatch, layers] = "F"
+        else:
+            elsewhere = held - layers_in(one.holds())
+            mine = (todo | self.sealed | elsewhere) & held if not one.is_spoilt else held
+            mine = {layer for layer in mine - one.sealed if chance.random() < amount}
+            for layer in mine:
+                one.done[layer].add(microbatch)
+            todo -= set() if one.is_spoilt else mine & one.kept()
 
     def _operations(self, microbatch: int, todo: set[int]) -> list[Node]:
         """What is to be run of a micro-batch of which some layers are to do."""
         layers, executor, stash = range(self.layers), self._route(microbatch), dict[int, str]()
         for number, one in enumerate(self.crew):
-            if microbatch in one.stashes:
-                for layer in one.held():
-                    stash[layer], executor[layer] = one.stashes[microbatch], number
+            for (own, begun), last in one.stashes.items():
+                for layer in range(*begun) if own == microbatch else ():
+                    stash[layer], executor[layer] = last, number
         forward, backward = self._stretch(microbatch, todo, stash)
         nodes: list[Node] = []
         for summed in (True, False):
@@ -198,12 +218,13 @@ class _Draw:
                     is_once = layer in todo and layer not in stash
                     kinds = "F" if layer in forward and not is_once else ""
                     kinds += "I" if layer in backward and not is_once and stash.get(layer) != "F" else ""
-                marks.append((executor[layer], kinds))
-            for (number, kinds), group in groupby(layers, key=lambda layer, marks=marks: marks[layer]):  # type: ignore[misc]
+                seat = seat_at(self.crew[executor[layer]].seats, (layer, layer + 1))
+                marks.append((executor[layer], seat, kinds))
+            for (number, seat, kinds), group in groupby(layers, key=lambda layer, marks=marks: marks[layer]):  # type: ignore[misc]
                 run = list(group)
                 kinds = kinds if self.crew[number].splits else kinds.replace("IW", "B").replace("I", "B")
                 for kind in kinds:
-                    own = RestOperation(self._named(kind, microbatch), (run[0], run[-1] + 1), summed)
+                    own = RestOperation(self._named(kind, microbatch, seat), (run[0], run[-1] + 1), summed)
                     nodes.append((number, microbatch, own))
         return nodes
 
@@ -211,7 +232,7 @@ class _Draw:
         """Who may run each layer: somebody that holds the stage of the home pipeline, not always one for all of it."""
         route: dict[int, int] = {}
         for stage in self.plan.template_of(self.homes[microbatch]).stages:
-            holders = [number for number, one in enumerate(self.crew) if one.stage == stage.layers]
+            holders = [number for number, one in enumerate(self.crew) if stage.layers in one.seats.values()]
             chosen = self.chance.choice(holders)
             for layer in range(*stage.layers):
                 chosen = chosen if self.chance.random() < 0.8 else self.chance.choice(holders)
@@ -231,10 +252,10 @@ class _Draw:
             forward |= {layer - 1 for layer in forward if layer and (ACTIVATION, layer) not in kept}
         return forward, backward
 
-    def _named(self, kind: str, microbatch: int) -> Operation:
+    def _named(self, kind: str, microbatch: int, seat: int | None) -> Operation:
         kinds: dict[str, Kind] = {"F": "F", "I": "I", "W": "W", "B": "B"}
         home = self.homes[microbatch]
-        return Operation(kinds[kind], home, microbatch - self.plan.microbatch_offset(home))
+        return Operation(kinds[kind], home, microbatch - self.plan.microbatch_offset(home), seat)
 
     def _wire(self, nodes: list[Node]) -> tuple[list[Resend], dict[Node, Node]]:
         """Kept messages that are to be sent, and who makes the others."""
@@ -273,12 +294,12 @@ class _Draw:
     def _copies(self) -> list[SumCopy]:
         copies = []
         for target in self.crew:
-            for first, stop in layer_runs((set(range(*target.stage)) & self.sealed) - target.sealed):
+            for first, stop in layer_runs((layers_in(target.holds()) & self.sealed) - target.sealed):
                 for layer in range(first, stop):
                     source = self.chance.choice([one for one in self.crew if layer in one.sealed])
                     copies.append(SumCopy(source.worker.name, target.worker.name, (layer, layer + 1)))
             for tie in self.ties:
-                at = set(range(*target.stage)) & self.sealed & set(tie)
+                at = layers_in(target.holds()) & self.sealed & set(tie)
                 if at and self.sealed.issuperset(tie) and tie not in target.ties:
                     source = self.chance.choice([one for one in self.crew if tie in one.ties])
                     nothing = min(at), min(at)

@@ -22,7 +22,8 @@ from ..scheduling.problem import ROUNDING, codes_of, problem_of
 from ..scheduling.solve import Effort
 from .binding import BindingBound, binding_bound
 from .placed import weigh_placed
-from .what_if import MOST_SEARCHES, Degradations, WhatIfReport, changes_of, one_of_each, troubles_of, what_if
+from .troubles import Degradations, troubles_of
+from .what_if import MOST_SEARCHES, WhatIfReport, changes_of, one_of_each, what_if
 
 # A plan's critical path in parts that a person can follow: who computes what, and which links are waited for.
 #

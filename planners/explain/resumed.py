@@ -9,7 +9,7 @@ from ...schemas.check_rest import TimedStep, timed_rest
 from ...schemas.orders import print_operation
 from ...schemas.plan import Plan
 from ...schemas.quantities import print_percent, print_time
-from ...schemas.resumption import Rest, Resumption, print_rest_operation
+from ...schemas.resumption import Rest, Resumption, print_rest_operation, seats_in
 from ...schemas.text import counted, listed
 
 WIDTH = 98
@@ -118,7 +118,7 @@ def _worker(plan: Plan, rest: Rest, number: int, run: list[TimedStep], received:
         place=own.place,
         worker=own.worker,
         kept=len(rest.kept(number, plan)),
-        under_way=len(rest.taken_up(number, plan)),
+        under_way=len({microbatch for microbatch, _ in rest.taken_up(number, plan)}),
         given_up=bool(own.given_up),
         left=len(run),
         again=sum(not step.own.accumulates for step in run),
@@ -151,8 +151,10 @@ def _legs(plan: Plan, times: list[list[TimedStep]]) -> Iterator[RestLeg]:
 def _leg(plan: Plan, times: list[list[TimedStep]], number: int, place: int, last: int) -> RestLeg:
     live, run = plan.live_workers(), times[number]
     step, worker = run[place], live[number]
-    layers = plan.stage_of(worker).layers
-    first_token, last_token = (print_rest_operation(run[at].own, worker.pipeline, layers) for at in (place, last))
+    seats = seats_in(plan, worker)
+    first_token, last_token = (
+        print_rest_operation(run[at].own, worker.pipeline, seats[run[at].own.operation.stage]) for at in (place, last)
+    )
     waits = "from the beginning"
     if step.is_resent and step.start_s > SAME_S:
         waits = "after a kept message that was sent again"

@@ -11,7 +11,8 @@ from ..choosing import comparison
 from ..greyhound.mitigate import topology_words
 from .binding import BindingBound, BindingLimit
 from .explain import Busiest, CriticalPath, Explanation, Leg, PathSegment, Share
-from .what_if import Change, ChangeEffect, Degradations, DelayedLink, UnevenStage, WhatIfReport
+from .troubles import Degradations, DelayedLink, UnevenStage
+from .what_if import Change, ChangeEffect, WhatIfReport
 
 WIDTH = 98
 INDENT, GAP = "  ", 2

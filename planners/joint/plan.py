@@ -17,6 +17,11 @@ from ...schemas.kernels import compiled
 from ...schemas.plan import Place, Plan, Planner, Worker, name_of, place_of
 from ...schemas.profile import Profile
 from ..adaptra.plan import warmup_of
+from ..placement.dispatch import dispatch
+from ..placement.fusing import with_fused_backwards
+from ..placement.problem import with_placed_orders
+from ..placement.promise import with_placed_prediction
+from ..placement.times import follow, fuse, objective_s
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.list_schedule import sweep
 from ..scheduling.retime import objective, retime
@@ -26,7 +31,8 @@ from ..slipstream.cluster import Technique, opening_of, optimizer_of
 from ..slipstream.normalization import Grid
 from ..slipstream.selective_decoupling import latest, pull
 from ..slipstream.slots import fill
-from .search import Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques
+from .placed import PlacedSituation, bypassed_links, loads_of, placed_joint_schedule
+from .search import Found, Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques
 
 NAME = "joint"
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
@@ -80,10 +86,25 @@ def plan_joint(
         Worker(*place, failed=True) if place in failed else Worker(*place, "", slow.get(place)) for place in places
     )
     plan = replace(plan, workers=tuple(workers))
-    return _planned(plan, Situation(plan, split=technique != "adaptive"), (), effort)
+    return _planned(plan, situation_of(plan, split=technique != "adaptive"), (), effort)
 
 
-def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = (), situation: Situation | None = None) -> Plan:
+AnySituation = Situation | PlacedSituation
+
+
+def situation_of(plan: Plan, *, split: bool) -> AnySituation:
+    """What is wrong in a plan of alike pipelines, whose workers hold one stage or several virtual ones.
+
+    Args:
+        plan: the pipelines; its orders do not matter.
+        split: whether backwards are split in I and W.
+    """
+    return PlacedSituation(plan, split) if plan.is_placed else Situation(plan, split)
+
+
+def replan_joint(
+    plan: Plan, avoid: Collection[tuple[Place, Place]] = (), situation: AnySituation | None = None
+) -> Plan:
     """The plan anew, for its failed workers, slow-downs and links: in milliseconds, by rules only.
 
     What the joint routings leave open to the bound by no more than `ENOUGH` is left.
@@ -104,20 +125,20 @@ def replan_joint(plan: Plan, avoid: Collection[tuple[Place, Place]] = (), situat
         InfeasibleError: a stage has no live worker, or a memory limit does not admit a single micro-batch.
     """
     opening = opening_of(plan)
-    grid = Grid(opening.dp, len(opening.template.stages))
+    grid = Grid(opening.dp, len(opening.template.columns))
     grid.require_live_stages(worker.place for worker in plan.workers if worker.failed)
     planner = Planner(NAME, __version__, opening.planner.options, plan.planner.seed)
     # The pairs, each with the earlier stage first.
     grid.require_places((place for pair in avoid for place in pair), "the pairs to avoid")
     found = [(one, other) if one[1] <= other[1] else (other, one) for one, other in avoid]
     for here, above in found:
-        if above[1] != here[1] + 1:
+        if opening.template.link_between(here[1], above[1]) is None:
             raise InvalidInputError(
                 f"{name_of(here)} and {name_of(above)} exchange no messages",
                 where="the pairs to avoid",
                 fix="name workers of neighbouring stages",
             )
-    situation = situation or Situation(plan, opening.split)
+    situation = situation or situation_of(plan, split=opening.split)
     return _planned(replace(plan, planner=planner), situation, found, RULES, ENOUGH)
 
 
@@ -127,6 +148,11 @@ def warm_up(plan: Plan) -> None:
     Args:
         plan: one that it will be asked about.
     """
+    if plan.is_placed:
+        for seat_kernel in (dispatch, follow, objective_s, fuse):
+            compiled(seat_kernel)
+        replan_joint(plan)
+        return
     for kernel in (sweep, retime, objective, fill, latest, pull):
         compiled(kernel)
     situation = Situation(replan_joint(plan), split=True)
@@ -136,22 +162,47 @@ def warm_up(plan: Plan) -> None:
 
 
 def _planned(
-    plan: Plan, situation: Situation, avoid: Collection[tuple[Place, Place]], effort: Effort, gap: float = 0.0
+    plan: Plan, situation: AnySituation, avoid: Collection[tuple[Place, Place]], effort: Effort, gap: float = 0.0
 ) -> Plan:
     """The plan with orders, and what was decided in its options."""
+    if isinstance(situation, PlacedSituation):
+        return _planned_by_seat(plan, situation, avoid, effort, gap)
     found = joint_schedule(situation, named_pairs(situation.home, avoid), effort, gap)
     workers, counts = situation.plan.workers, found.problem.job_counts.tolist()
     warmup, depth = [warmup_of(order) for order in found.orders], len(situation.stages)
     unused = situation.slow & (crossing(found.problem, situation.slow) == 0)
+    decided = {
+        "loads": {worker.name: count for worker, count in zip(workers, counts, strict=True)},
+        "warmup_forwards": [warmup[at : at + depth] for at in range(0, len(warmup), depth)],
+        "bypassed_links": sorted((f"{k}/{i}" for i, k, _ in np.argwhere(unused).tolist()), key=place_of),
+    }
+    plan = _saying(plan, found, decided)
+    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s, "all-routings")
+
+
+def _planned_by_seat(
+    plan: Plan, situation: PlacedSituation, avoid: Collection[tuple[Place, Place]], effort: Effort, gap: float
+) -> Plan:
+    """The same of workers with several virtual stages: `loads` are a list, of each stage, and there are no warm-ups."""
+    found = placed_joint_schedule(situation, avoid, effort, gap)
+    decided = {
+        "loads": loads_of(plan, found.problem),
+        "bypassed_links": bypassed_links(situation, found.problem),
+    }
+    made = with_fused_backwards(found.problem, found.orders)
+    return with_placed_prediction(
+        with_placed_orders(_saying(plan, found, decided), *made), found.bound_s, "all-routings"
+    )
+
+
+def _saying(plan: Plan, found: Found, decided: Mapping[str, object]) -> Plan:
+    """The plan, whose options say what was decided, and for what."""
     options = {
         **plan.planner.options,
         "failed": [worker.name for worker in plan.workers if worker.failed],
         "slow": {worker.name: worker.slowdown for worker in plan.workers if worker.slowdown is not None},
         "made_by": found.made_by,
-        "loads": {worker.name: count for worker, count in zip(workers, counts, strict=True)},
-        "warmup_forwards": [warmup[at : at + depth] for at in range(0, len(warmup), depth)],
-        "bypassed_links": sorted((f"{k}/{i}" for i, k, _ in np.argwhere(unused).tolist()), key=place_of),
+        **decided,
         "avoided_jobs": found.avoided_jobs,
     }
-    plan = replace(plan, planner=replace(plan.planner, options=options))
-    return with_orders_and_prediction(plan, found.problem, found.orders, found.bound_s, "all-routings")
+    return replace(plan, planner=replace(plan.planner, options=options))

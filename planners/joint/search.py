@@ -83,17 +83,17 @@ class Situation:
     @cached_property
     def usual(self) -> Problem:
         """The same with nobody and nothing slow: what whoever does not adapt reckons with."""
-        return home_problem(_usual(self.plan), split=self.split)
+        return home_problem(unslowed(self.plan), split=self.split)
 
     @cached_property
     def revived(self) -> Problem:
         """The home problem with nobody failed."""
-        return home_problem(_revived(self.plan), split=self.split)
+        return home_problem(revived(self.plan), split=self.split)
 
     @cached_property
     def pipeline(self) -> Problem:
         """One pipeline alone, with nobody failed or slow, and no link."""
-        return home_problem(alone(_revived(_usual(self.plan)), 0), split=self.split)
+        return home_problem(alone(revived(unslowed(self.plan)), 0), split=self.split)
 
     @property
     def live(self) -> Flags:
@@ -118,12 +118,14 @@ class Situation:
         return slow_pairs(self.home)
 
 
-def _usual(plan: Plan) -> Plan:
+def unslowed(plan: Plan) -> Plan:
+    """The plan with nobody slow, and no links of single pipelines."""
     workers = tuple(replace(worker, slowdown=None) for worker in plan.workers)
     return replace(plan, workers=workers, pipelines=tuple(replace(pipe, links=None) for pipe in plan.pipelines))
 
 
-def _revived(plan: Plan) -> Plan:
+def revived(plan: Plan) -> Plan:
+    """The plan with nobody failed; it has no orders then."""
     workers = (Worker(*worker.place, "") if worker.failed else worker for worker in plan.workers)
     return replace(plan, workers=tuple(workers))
 
@@ -351,22 +353,16 @@ SHIFTS, SHIFTED_OPERATIONS = 20, 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Joint(Proven):
-    """A schedule.
+class Found(Proven):
+    """What a schedule is worth.
 
     Attributes:
         made_by: what has made it.
-        problem: the routing.
-        orders: operation codes of each worker.
-        ends_s: the last end of each worker, in s.
         avoided_jobs: how many micro-batches cross a pair all the same that was to be avoided.
         value_s, bound_s: makespan or period, and what no routing and no orders undercut.
     """
 
     made_by: str
-    problem: Problem
-    orders: Orders
-    ends_s: Floats
     avoided_jobs: int
     value_s: float
     bound_s: float
@@ -376,9 +372,24 @@ class Joint(Proven):
         """Whether nothing can be better."""
         return self.optimal and not self.avoided_jobs
 
-    def beats(self, other: Joint) -> bool:
+    def beats(self, other: Found) -> bool:
         """Whether it crosses fewer pairs that were to be avoided, or as many in less time."""
         return (self.avoided_jobs, self.value_s) < (other.avoided_jobs, other.value_s * (1 - ROUNDING))
+
+
+@dataclass(frozen=True, eq=False)
+class Joint(Found):
+    """A schedule.
+
+    Attributes:
+        problem: the routing.
+        orders: operation codes of each worker.
+        ends_s: the last end of each worker, in s.
+    """
+
+    problem: Problem
+    orders: Orders
+    ends_s: Floats
 
 
 def joint_schedule(situation: Situation, avoid: Flags, effort: Effort, gap: float = 0.0) -> Joint:
@@ -421,7 +432,8 @@ class _JointSearch:
     def __post_init__(self) -> None:
         home = self.situation.home
         self._bound, self._starts = self.situation.bound, dict[str, Joint]()
-        self.best = Joint("", home, [], np.zeros(0), home.jobs * home.executor.shape[1], np.inf, self._bound.value_s)
+        worst = home.jobs * home.executor.shape[1]
+        self.best = Joint("", worst, np.inf, self._bound.value_s, home, [], np.zeros(0))
 
     def try_joint(self) -> None:
         """The routings for all that is wrong, each by a few rules; then by all, but for the hardly ever best one."""
@@ -524,7 +536,7 @@ class _JointSearch:
         """A schedule, which is the best from now on if it is."""
         crossed, retimer = int(crossing(problem, self.avoid).sum()), Retimer(problem, RUNS)
         found_s = retimer.value_s(orders)
-        found = Joint(name, problem, orders, retimer.spans_s[1].copy(), crossed, found_s, self._bound.value_s)
+        found = Joint(name, crossed, found_s, self._bound.value_s, problem, orders, retimer.spans_s[1].copy())
         if found.beats(self.best):
             self.best = found
         return found
@@ -561,27 +573,44 @@ def bypassed(problem: Problem, slow: Flags) -> Problem:
         problem: any routing over alike pipelines.
         slow: pairs, as `slow_pairs` gives them.
     """
-    executor = problem.executor.copy()
+    return replace(problem, executor=swapped(problem.executor, problem.workers.pipeline, slow))
+
+
+def swapped(executor: Ints, pipeline_of: Ints, slow: Flags, *, in_pairs: bool = False) -> Ints:
+    """Who executes each job at each stage, with as few jobs across slow pairs as swaps achieve.
+
+    Args:
+        executor: workers, jobs x stages.
+        pipeline_of: of each worker.
+        slow: pairs, as `slow_pairs` gives them.
+        in_pairs: whether a job rather swaps with one of the next pipeline than with the nearest one in rank: then two
+            pipelines change their ends, and are as regular as before.
+    """
+    executor, pipelines = executor.copy(), slow.shape[1]
     for link in np.flatnonzero(slow.any(axis=(1, 2))).tolist():
-        pipeline = problem.workers.pipeline[executor]
         # Swap the ends of routes beyond a link; `here` and `above` are the jobs' pipelines before and after it.
-        here = pipeline[:, link].copy()
-        above = pipeline[:, link + 1].copy()
+        here = pipeline_of[executor[:, link]]
+        above = pipeline_of[executor[:, link + 1]]
         jobs = np.arange(len(here))
         for job in np.flatnonzero(slow[link][here, above]).tolist():
             if not slow[link][here[job], above[job]]:
                 continue  # it was another one's partner
             free = ~slow[link][here[job], above] & ~slow[link][here, above[job]]
             if free.any():
-                other = int(np.argmin(np.where(free, np.abs(jobs - job), len(jobs))))
+                away = np.abs(jobs - job) + in_pairs * len(jobs) * ((here - here[job]) % pipelines)
+                other = int(np.argmin(np.where(free, away, len(jobs) * (pipelines + 1))))
                 executor[[job, other], link + 1 :] = executor[[other, job], link + 1 :]
                 above[[job, other]] = above[[other, job]]
-    return replace(problem, executor=executor)
+    return executor
 
 
 def crossing(problem: Problem, slow: Flags) -> Ints:
     """How many jobs cross each of some pairs; in the form of `slow_pairs`."""
-    pipeline = problem.workers.pipeline[problem.executor]
+    return carried(problem.workers.pipeline[problem.executor], slow)
+
+
+def carried(pipeline: Ints, slow: Flags) -> Ints:
+    """The same by the pipelines whose workers execute each job at each stage, jobs x stages."""
     found = np.zeros(slow.shape, dtype=np.int64)
     for link in np.flatnonzero(slow.any(axis=(1, 2))).tolist():
         np.add.at(found[link], (pipeline[:, link], pipeline[:, link + 1]), 1)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def routing_bound(plan: Plan, home: PlacedProblem) -> SeatBound:
-    """A proven lower bound on the objective over all orders of all routings by virtual stage.
+    """A proven lower bound on the objective over all orders of all routings by virtual stage, also with B for I and W.
 
     The worker that it names is one of its column for which the argument says least: another one's share is no better.
 
@@ -39,7 +39,7 @@ def routing_bound(plan: Plan, home: PlacedProblem) -> SeatBound:
     full = _without_room(home)
     if full is not None:
         return SeatBound(inf, full, None, inf, 0.0, 0.0, inf, "no room")
-    if home.split.any() and not home.split.all():
+    if home.split.any():
         home = with_any_split(home)
     quickest = _quickest(plan, home)
     frames = frames_of(home)

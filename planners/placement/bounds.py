@@ -33,7 +33,7 @@ import numpy as np
 from ..scheduling.exact_solver import common_unit
 from ..scheduling.lower_bound import Bound
 from ..scheduling.one_machine import Machine, Queue, Solved, Spot, most_binding
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, least_halves_s
 from .problem import ordered_placed_problem
 from .seat_chains import Frame, SeatChain, seat_routes_of, seat_times
 
@@ -109,47 +109,41 @@ def _most_binding(views: Sequence[_View]) -> Solved:
 
 def _promise_s(machine: Machine) -> float:
     """Head, work and tail at most, of its operations from the first of some queue on, and down to the last of one."""
-    firsts_s = {float(queue.heads_s[0]) for queue in machine.queues}
-    lasts_s = {float(queue.tails_s[-1]) for queue in machine.queues}
-    sizes = [(len(queue.heads_s), queue) for queue in machine.queues]
-    promised_s = 0.0
-    for head_s in firsts_s:
-        skipped = [int(np.searchsorted(queue.heads_s, head_s)) for _, queue in sizes]
-        for tail_s in lasts_s:
-            work_s = 0.0
-            for (size, queue), before in zip(sizes, skipped, strict=True):
-                urgent = size - int(np.searchsorted(queue.tails_s[::-1], tail_s))
-                work_s += max(0, urgent - before) * queue.duration_s
-            promised_s = max(promised_s, head_s + work_s + tail_s)
-    return promised_s
+    firsts_s = np.unique([queue.heads_s[0] for queue in machine.queues])
+    lasts_s = np.unique([queue.tails_s[-1] for queue in machine.queues])
+    skipped = np.array([np.searchsorted(queue.heads_s, firsts_s) for queue in machine.queues])
+    urgent = np.array([len(queue.tails_s) - np.searchsorted(queue.tails_s[::-1], lasts_s) for queue in machine.queues])
+    durations_s = np.array([queue.duration_s for queue in machine.queues])
+    work_s = durations_s @ np.maximum(0, urgent[:, :, None] - skipped[:, None, :]).reshape(len(durations_s), -1)
+    return float((work_s.reshape(len(lasts_s), -1) + lasts_s[:, None] + firsts_s).max(initial=0.0))
 
 
 def with_any_split(problem: PlacedProblem) -> PlacedProblem:
     """A split problem that no orders of this routing beat, wherever their backwards are split and wherever not.
 
-    Orders with a B are orders with I and W in its place, if I lasts no longer than either, and W no longer than what
-    is left of B: its message comes no later, and no more is held, if the stash is no larger than the activation.
+    Orders with a B are orders with I and W in its place, if these take no longer than either: its message comes no
+    later, and no more is held, if the stash is no larger than the activation.
     """
     duration_s = problem.duration_s.copy()
-    input_s, weight_s, whole_s = np.moveaxis(duration_s[..., BACKWARD:], -1, 0)
-    duration_s[..., BACKWARD] = np.minimum(input_s, whole_s)
-    duration_s[..., WEIGHT] = np.minimum(weight_s, whole_s - duration_s[..., BACKWARD])
+    halves_s = least_halves_s(*np.moveaxis(duration_s[..., BACKWARD:], -1, 0))
+    duration_s[..., BACKWARD], duration_s[..., WEIGHT] = halves_s
     stash_bytes = np.minimum(problem.stash_bytes, problem.activation_bytes)
     return replace(problem.with_split(True), duration_s=duration_s, stash_bytes=stash_bytes)
 
 
 def _without_room(problem: PlacedProblem) -> int | None:
     """The first worker whose limit does not admit a single micro-batch with all that it runs of it."""
-    for worker in np.unique(problem.executor).tolist():
-        held = problem.executor == worker
-        # Before its last F all activations are held, and whatever follows an I, those of the earlier virtual stages.
-        whole = np.where(held, problem.activation_bytes, 0.0)
-        below = np.cumsum(whole, axis=1) - whole
-        stashed = np.where(held & problem.split, below + problem.stash_bytes, 0.0)
-        needed = max(float(whole.sum(axis=1).max()), float(stashed.max()))
-        if needed > float(problem.limit_bytes[worker]) * (1 + ROUNDING):
-            return int(worker)
-    return None
+    # Before its last F all activations are held, and whatever follows an I, those of the earlier virtual stages.
+    jobs = np.arange(problem.jobs)
+    held = np.zeros((problem.jobs, problem.workers))
+    most = np.zeros(problem.workers)
+    for stage, worker in enumerate(problem.executor.T):
+        stashed = held[jobs, worker] + problem.stash_bytes[stage]
+        np.maximum.at(most, worker, np.where(problem.split[:, stage], stashed, 0.0))
+        held[jobs, worker] += problem.activation_bytes[stage]
+    most = np.maximum(most, held.max(axis=0, initial=0.0))
+    short = np.flatnonzero(most > problem.limit_bytes * (1 + ROUNDING))
+    return int(short[0]) if len(short) else None
 
 
 # What is looked at: the whole iteration, or a column's window.

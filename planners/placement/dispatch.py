@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
+from ..scheduling.agenda import decides_at
 
 INFINITY = float("inf")
 NONE = -1
@@ -125,38 +126,6 @@ class SeatKeys(NamedTuple):
 
 
 @kernel
-def decides_at(space: SeatState, worker: int, time_s: float) -> None:
-    """Set when a worker decides next, and move it to its place among all."""
-    event_s, heap, at = space.event_s, space.heap, space.at
-    event_s[worker] = time_s
-    place = at[worker]
-    while place > 0:
-        above = (place - 1) // 2
-        other = heap[above]
-        if event_s[other] < time_s or (event_s[other] == time_s and other < worker):
-            break
-        heap[place] = other
-        at[other] = place
-        place = above
-    size = len(heap)
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        other = heap[below]
-        if below + 1 < size:
-            next_one = heap[below + 1]
-            if event_s[next_one] < event_s[other] or (event_s[next_one] == event_s[other] and next_one < other):
-                below += 1
-                other = next_one
-        if time_s < event_s[other] or (time_s == event_s[other] and worker < other):
-            break
-        heap[place] = other
-        at[other] = place
-        place = below
-    heap[place] = worker
-    at[worker] = place
-
-
-@kernel
 def arrive(space: SeatState, worker: int, operation: int, time_s: float) -> None:
     """What an operation waits for will be there: it comes to its worker."""
     there_s, coming = space.there_s, space.coming
@@ -169,7 +138,7 @@ def arrive(space: SeatState, worker: int, operation: int, time_s: float) -> None
     space.coming_to[worker] += 1
     soon_s = max(space.free_s[worker], time_s)
     if soon_s < space.event_s[worker]:
-        decides_at(space, worker, soon_s)
+        decides_at(space.event_s, space.heap, space.at, worker, soon_s)
 
 
 @kernel
@@ -323,7 +292,7 @@ def run(work: SeatCosts, space: SeatState, worker: int, number: int, now_s: floa
     space.ran[worker] += 1
     space.free_s[worker] = end_s
     account(work, space, worker, seat, job, kind)
-    decides_at(space, worker, end_s)
+    decides_at(space.event_s, space.heap, space.at, worker, end_s)
     if kind == F:
         if stage + 1 < work.stages:
             arrive(space, work.executor[cell + 1], 3 * cell + 3 + F, end_s + work.hop_s[cell])
@@ -381,12 +350,12 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], ranking: tuple[Any,
         look(work, space, worker, now_s)
         number = pick(work, space, keys, worker, now_s)
         if number == NONE:
-            decides_at(space, worker, next_s(work, space, keys, worker, now_s))
+            decides_at(space.event_s, space.heap, space.at, worker, next_s(work, space, keys, worker, now_s))
             continue
         if keys.wait > 0:
             kind, stage = number % 3, work.stage_of[number // 3]
             soon_s = urgent_s(work, space, keys, worker, number)
             if soon_s <= now_s + keys.wait * work.duration_s[4 * (worker * work.stages + stage) + kind]:
-                decides_at(space, worker, soon_s)
+                decides_at(space.event_s, space.heap, space.at, worker, soon_s)
                 continue
         run(work, space, worker, number, now_s)

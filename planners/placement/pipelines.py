@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..scheduling.assemble import with_prediction
 from ..scheduling.problem import ROUNDING, alone
 from ..scheduling.solve import Effort
 from .bounds import lower_bound
 from .problem import placed_problem, with_placed_orders
+from .promise import with_placed_prediction
 from .search import solve
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def with_placed_pipelines(plan: Plan, *, split: bool, effort: Effort) -> Plan:
     found = {one: _ordered(alone(plan, kinds.index(one)), split, effort) for one in dict.fromkeys(kinds)}
     orders = [found[one].orders for one in kinds]
     workers = tuple(replace(worker, order=orders[worker.pipeline][worker.stage]) for worker in plan.workers)
-    return with_prediction(replace(plan, workers=workers), bound_s=max(one.bound_s for one in found.values()))
+    return with_placed_prediction(replace(plan, workers=workers), max(one.bound_s for one in found.values()))
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,15 @@ class _PlacedOrders:
 def _ordered(one: Plan, split: bool, effort: Effort) -> _PlacedOrders:
     problem = placed_problem(one, split=split)
     modest = replace(problem, limit_bytes=np.minimum(problem.limit_bytes, _usual_bytes(problem, split)))
-    bound_s, modest_bound_s = lower_bound(problem).value_s, lower_bound(modest).value_s
-    if split:
-        solution = solve(modest, effort, modest_bound_s, anneals=False)
-        if solution.value_s > bound_s * (1 + ROUNDING):
+    bound_s = lower_bound(problem).value_s
+    if bool((modest.limit_bytes == problem.limit_bytes).all()):
+        solution = solve(problem, effort, bound_s)
+        bound_s = solution.bound_s
+    else:
+        solution = solve(modest, effort, lower_bound(modest).value_s, anneals=not split)
+        if split and solution.value_s > bound_s * (1 + ROUNDING):
             solution = solve(problem, effort, bound_s, start=solution.orders)
             bound_s = solution.bound_s
-    else:
-        solution = solve(modest, effort, modest_bound_s)
     workers = with_placed_orders(one, problem, solution.orders).workers
     return _PlacedOrders([worker.order or "" for worker in workers], bound_s)
 

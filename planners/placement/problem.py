@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.orders import KINDS as LETTERS
-from ...schemas.orders import Operation, parse_columns, print_order
+from ...schemas.orders import parse_columns
 from ...schemas.plan import Plan
-from ..scheduling.problem import CODE_OF_KIND, FORWARD, KINDS, NO_WORKER, WEIGHT, ranked
+from ..scheduling.problem import BACKWARD, CODE_OF_KIND, FORWARD, KINDS, NO_WORKER, WEIGHT, ranked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,6 +109,14 @@ class PlacedProblem:
         """
         return replace(self, executor=executor, hop_s=_hops_s(plan, self.origin, self.pipeline, executor))
 
+    def costing(self, plan: Plan) -> PlacedProblem:
+        """The same routing and split backwards with another plan's durations, delays and limits.
+
+        Args:
+            plan: of the same micro-batches, pipelines and placement.
+        """
+        return _problem(plan, self.origin, self.microbatch, self.executor, self.split)
+
 
 def placed_problem(plan: Plan, *, split: bool = True) -> PlacedProblem:
     """The problem in which every pipeline runs its own micro-batches.
@@ -146,22 +154,49 @@ def ordered_placed_problem(plan: Plan) -> tuple[PlacedProblem, SeatOrders]:
 
 def with_placed_orders(plan: Plan, problem: PlacedProblem, orders: SeatOrders) -> Plan:
     """The plan with orders given as operation codes, without a prediction; failed workers keep none."""
-    origin, microbatch, split = problem.origin.tolist(), problem.microbatch.tolist(), problem.split.tolist()
-
-    def operation(code: int, several: bool) -> Operation:
-        cell, kind = divmod(code, KINDS)
-        job, stage = divmod(cell, problem.stages)
-        letter = "F" if kind == FORWARD else "W" if kind == WEIGHT else "I" if split[job][stage] else "B"
-        return Operation(letter, origin[job], microbatch[job], stage if several else None)  # type: ignore[arg-type]
-
+    letters = np.where(problem.split[..., None], list("FIW"), list("FBW")).reshape(-1)
+    jobs = list(zip(problem.origin.tolist(), problem.microbatch.tolist(), strict=True))
+    numbers = [[f"{j}" if k == own else f"{k}.{j}" for k, j in jobs] for own in range(len(plan.pipelines))]
     workers = []
     for worker, order in zip(plan.workers, orders, strict=True):
         if not worker.failed:
-            several = len(plan.seats_of(worker)) > 1
-            text = print_order((operation(code, several) for code in order), worker.pipeline)
-            worker = replace(worker, order=text)
+            codes = np.asarray(order, dtype=np.int64)
+            job, stage = np.divmod(codes // KINDS, problem.stages)
+            prefix = [f"{v}" if len(plan.seats_of(worker)) > 1 else "" for v in range(problem.stages)]
+            tokens = zip(stage.tolist(), letters[codes].tolist(), job.tolist(), strict=True)
+            own = numbers[worker.pipeline]
+            worker = replace(worker, order=" ".join([prefix[v] + letter + own[j] for v, letter, j in tokens]))
         workers.append(worker)
     return replace(plan, workers=tuple(workers), prediction=None)
+
+
+def work_s(problem: PlacedProblem) -> Floats:
+    """What each worker has to do, in s; array of workers."""
+    stage = np.arange(problem.stages)[None, :]
+    duration_s = problem.duration_s[problem.executor, stage]
+    backward_s = np.where(problem.split, duration_s[..., 1] + duration_s[..., 2], duration_s[..., 3])
+    found: Floats = np.zeros(problem.workers)
+    np.add.at(found, problem.executor, duration_s[..., 0] + backward_s)
+    return found
+
+
+def held_bytes(problem: PlacedProblem, orders: SeatOrders) -> Floats:
+    """The most that each worker holds by its order; array of workers. Seats are counted, so nothing drifts."""
+    found = np.zeros(problem.workers)
+    for worker, order in enumerate(orders):
+        if not len(order):
+            continue
+        cell, kind = np.divmod(np.asarray(order, dtype=np.int64), KINDS)
+        stage = cell % problem.stages
+        split = problem.split.ravel()[cell]
+        held = np.zeros(len(cell))
+        for one in np.unique(stage).tolist():
+            here = stage == one
+            whole = np.cumsum(here * np.select([kind == FORWARD, kind == BACKWARD], [1, -1], 0))
+            stashed = np.cumsum(here * np.select([(kind == BACKWARD) & split, kind == WEIGHT], [1, -1], 0))
+            held += whole * problem.activation_bytes[one] + stashed * problem.stash_bytes[one]
+        found[worker] = held.max()
+    return found
 
 
 def _problem(plan: Plan, origin: Ints, microbatch: Ints, executor: Ints, split: Flags) -> PlacedProblem:

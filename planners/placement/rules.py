@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import ceil
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from .problem import work_s
 from .scheduler import DueTimes
 
 if TYPE_CHECKING:
@@ -28,18 +30,22 @@ def portfolio(problem: PlacedProblem) -> Iterator[DueTimes]:
     Due times are a pace apart at which the busiest worker is busy all the time, half of that, or none. The offsets are
     the earliest times of a micro-batch alone, with the ways to higher columns stretched, W in its turn or last, I in
     its turn or first. Jobs enter freely, or at the pace, after a burst.
+
+    Under a limit greedy priorities are worth trying with slower entries, too: a micro-batch that is in then goes
+    through without waiting, and gives its memory back as soon as it can.
     """
     yield from greedy(problem)
     yield from grouped(problem)
+    yield from paced_greedy(problem)
     whole_s, last_s = pace_s(problem), _horizon_s(problem)
     splits = bool(problem.split.any())
     weights, waits = ((True, False), WAITS) if splits else ((False,), (0.0,))
     alone = {stretch: alone_s(problem, stretch) for stretch in STRETCHES}
-    for wait, part, first, last, (burst, slower), stretch in product(
+    for wait, part, first, last, enters_s, stretch in product(
         waits, (1.0, 0.5, 0.0), (True, False), weights, _entries(problem), STRETCHES
     ):
         offset_s = alone[stretch] + last_s * np.array([0.0, -first, last])
-        yield DueTimes(due_s(problem, part * whole_s), offset_s, burst, slower * whole_s, wait)
+        yield DueTimes(due_s(problem, part * whole_s), offset_s, enters_s, wait)
 
 
 def greedy(problem: PlacedProblem) -> list[DueTimes]:
@@ -85,16 +91,6 @@ def pace_s(problem: PlacedProblem) -> float:
     return float(work_s(problem).max() / problem.jobs)
 
 
-def work_s(problem: PlacedProblem) -> Floats:
-    """What each worker has to do, in s; array of workers."""
-    stage = np.arange(problem.stages)[None, :]
-    duration_s = problem.duration_s[problem.executor, stage]
-    backward_s = np.where(problem.split, duration_s[..., 1] + duration_s[..., 2], duration_s[..., 3])
-    found: Floats = np.zeros(problem.workers)
-    np.add.at(found, problem.executor, duration_s[..., 0] + backward_s)
-    return found
-
-
 def alone_s(problem: PlacedProblem, stretch: float) -> Floats:
     """When the operations of a micro-batch alone can start, in s, on average over all; stages x kinds.
 
@@ -117,19 +113,35 @@ def alone_s(problem: PlacedProblem, stretch: float) -> Floats:
     return found
 
 
-def _entries(problem: PlacedProblem) -> list[tuple[float | None, float]]:
-    """How many jobs may enter at once, None for all, and how much slower than the pace the others.
+def paced_greedy(problem: PlacedProblem) -> list[DueTimes]:
+    """Greedy priorities where jobs enter slower than the pace; none without limits, where that gains nothing."""
+    return [replace(greedy(problem)[0], enters_s=enters_s) for enters_s in _slower_entries(problem)]
 
-    Where memory is so tight that no order keeps the pace, jobs that enter faster only wait for each other.
-    """
+
+def _entries(problem: PlacedProblem) -> list[Floats]:
+    """When jobs may enter, in s, arrays of jobs: all at once, at the pace after so many at once, or slower."""
     pipelines, depth = len(np.unique(problem.origin)), len(problem.allreduce_s)
     bursts = dict.fromkeys((1, ceil(depth / 3), ceil(depth / 2), 2 * depth // 3 + 1, depth))
-    is_limited = bool(np.isfinite(problem.limit_bytes).any())
+    whole_s = pace_s(problem)
     return [
-        (None, 1.0),
-        *((float(pipelines * burst), 1.0) for burst in bursts),
-        *((float(pipelines), slower) for slower in (SLOWER if is_limited else ())),
+        np.zeros(problem.jobs),
+        *(_enters_s(problem, pipelines * burst, whole_s) for burst in bursts),
+        *_slower_entries(problem),
     ]
+
+
+def _slower_entries(problem: PlacedProblem) -> list[Floats]:
+    """Where memory is so tight that no order keeps the pace, jobs that enter faster only wait for each other."""
+    if not np.isfinite(problem.limit_bytes).any():
+        return []
+    pipelines, whole_s = len(np.unique(problem.origin)), pace_s(problem)
+    return [_enters_s(problem, pipelines, slower * whole_s) for slower in SLOWER]
+
+
+def _enters_s(problem: PlacedProblem, burst: int, apart_s: float) -> Floats:
+    """When jobs may enter, in s: so many at once, the others so far apart; array of jobs."""
+    found: Floats = np.maximum(np.arange(problem.jobs, dtype=np.float64) - burst, 0.0) * apart_s
+    return found
 
 
 def _horizon_s(problem: PlacedProblem) -> float:

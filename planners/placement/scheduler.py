@@ -10,8 +10,9 @@ import numpy as np
 from ...schemas.errors import InfeasibleError
 from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
-from ..scheduling.problem import KINDS, ROUNDING
+from ..scheduling.problem import FORWARD, KINDS, ROUNDING
 from .dispatch import NONE, SeatCosts, SeatKeys, SeatState, dispatch
+from .problem import held_bytes
 from .times import SeatTimes, follow, objective_s
 
 if TYPE_CHECKING:
@@ -28,14 +29,13 @@ class DueTimes:
     Attributes:
         due_s: of each job; array of jobs.
         offset_s: of F, I (or B) and W at each virtual stage: stages x kinds, or jobs x stages x kinds.
-        burst, entry_s: job `rank` enters no sooner than `(rank - burst) * entry_s`; None: at once.
+        enters_s: when each job may enter, in s, array of jobs; or one time for all.
         wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
     """
 
     due_s: Floats
     offset_s: Floats
-    burst: float | None = None
-    entry_s: float = 0.0
+    enters_s: Floats | float = 0.0
     wait: float = 0.0
 
 
@@ -54,7 +54,6 @@ class SeatScheduler:
         self.problem = problem
         self._form = form = Form(pays(dispatch, problem.operations * runs, INTERPRETED_OPERATIONS))
         self._costs = costs_of(problem, form)
-        self._rank = np.arange(problem.jobs, dtype=np.float64)
         cells, seats, workers = problem.executor.size, len(self._costs.stage_of), problem.workers
         operations, columns = problem.operations, len(problem.allreduce_s)
         ints, floats = form.int_space, form.float_space
@@ -67,17 +66,16 @@ class SeatScheduler:
         )  # fmt: skip
         self._times = times_of(problem, form)
         self._dispatch, self._follow = form.kernel(dispatch), form.kernel(follow)
-        self._objective = (
-            form.kernel(objective_s), problem.staggered, form.ints(problem.worker_column), self._costs.start,
-            form.floats(problem.allreduce_s), form.floats(problem.optimizer_s), self._times.first_s,
-            self._times.free_s, floats(columns), floats(columns),
+        self._objective = form.kernel(objective_s)
+        self._windows = (
+            form.ints(problem.worker_column), self._costs.start, form.floats(problem.allreduce_s),
+            form.floats(problem.optimizer_s), self._times.first_s, self._times.free_s, floats(columns), floats(columns),
         )  # fmt: skip
 
     def run(self, rules: DueTimes) -> float:
         """Schedule by these rules; returns the makespan, or period, of the orders in s; infinite where it locks up."""
         floats, problem = self._form.floats, self.problem
-        burst = problem.jobs if rules.burst is None else rules.burst
-        release_s = np.maximum(self._rank - burst, 0.0) * rules.entry_s
+        release_s = np.broadcast_to(rules.enters_s, problem.jobs)
         key_s = rules.due_s[:, None, None] + rules.offset_s
         keys = SeatKeys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
@@ -89,13 +87,29 @@ class SeatScheduler:
         """The makespan, or period, of given orders in s; infinite where they deadlock."""
         return self._timed_s(self._form.ints([code for order in orders for code in order]))
 
+    def ends_s(self, orders: SeatOrders) -> Floats:
+        """When each worker has run its last operation by given orders, in s; 0 without operations."""
+        self.value_s(orders)
+        return np.array(self._times.free_s)
+
+    @property
+    def operations_s(self) -> tuple[Floats, Floats]:
+        """When each operation of the orders that were timed last starts and ends, worker after worker, in s."""
+        return np.array(self._times.start_s), np.array(self._times.end_s)
+
+    def times_s(self, orders: SeatOrders) -> tuple[float, float]:
+        """Makespan and period of given orders that do not deadlock, in s."""
+        self.value_s(orders)
+        return float(self._objective(False, *self._windows)), float(self._objective(True, *self._windows))
+
     def rules_of(self, orders: SeatOrders) -> DueTimes:
-        """Rules by which about these orders come about: operations go by their starts."""
+        """Rules by which about these orders come about: operations go by their starts, jobs enter at theirs."""
         self.value_s(orders)
         problem = self.problem
-        offset_s = np.zeros(problem.executor.size * KINDS)
-        offset_s[[code for order in orders for code in order]] = self._times.start_s
-        return DueTimes(np.zeros(problem.jobs), offset_s.reshape(*problem.executor.shape, KINDS))
+        starts_s = np.zeros(problem.executor.size * KINDS)
+        starts_s[[code for order in orders for code in order]] = self._times.start_s
+        starts_s = starts_s.reshape(*problem.executor.shape, KINDS)
+        return DueTimes(np.zeros(problem.jobs), starts_s, starts_s[:, 0, FORWARD])
 
     def orders(self) -> SeatOrders:
         """The orders of the last run, as operation codes of each worker."""
@@ -105,28 +119,14 @@ class SeatScheduler:
     def _timed_s(self, order: Any) -> float:
         if not self._follow(tuple(self._costs), tuple(self._times), order):
             return float("inf")
-        function, *arguments = self._objective
-        return float(function(*arguments))
+        return float(self._objective(self.problem.staggered, *self._windows))
 
 
 def fits(problem: PlacedProblem, orders: SeatOrders) -> bool:
     """Whether orders keep all workers within their limits."""
-    sizes, stash_bytes = problem.activation_bytes, problem.stash_bytes
-    for limit_bytes, order in zip(problem.limit_bytes.tolist(), orders, strict=True):
-        if limit_bytes == np.inf or not len(order):
-            continue
-        cell, kind = np.divmod(np.asarray(order), KINDS)
-        job, stage = np.divmod(cell, problem.stages)
-        split = problem.split[job, stage]
-        held = np.zeros(len(cell))
-        for one in np.unique(stage).tolist():
-            here = stage == one
-            whole = np.cumsum(here * np.select([kind == 0, kind == 1], [1, -1], 0))
-            stashed = np.cumsum(here * np.select([(kind == 1) & split, kind == 2], [1, -1], 0))
-            held += whole * sizes[one] + stashed * stash_bytes[one]
-        if held.max() > limit_bytes * (1 + ROUNDING):
-            return False
-    return True
+    if not np.isfinite(problem.limit_bytes).any():
+        return True
+    return bool((held_bytes(problem, orders) <= problem.limit_bytes * (1 + ROUNDING)).all())
 
 
 def reserves_bytes(problem: PlacedProblem) -> Floats:

@@ -22,22 +22,25 @@ from .rules import pace_s, portfolio
 from .scheduler import DueTimes, SeatScheduler, fits
 
 if TYPE_CHECKING:
-    from .problem import PlacedProblem, SeatOrders
+    from .problem import Floats, PlacedProblem, SeatOrders
 
 # How many rules are tried before machine code may be worth loading.
 FIRST_LOOK = 8
 # Up to so many operations published orders are tried; to write them down takes as long as some rules.
 PUBLISHED_OPERATIONS = 120_000
-# Operations that rules may schedule in all, and annealing: a second or two of machine code each.
+# Operations that rules may schedule in all, and annealing: a second or two of machine code each; and rules for whoever
+# waits, a fifth of a second.
 RULES_OPERATIONS = 10_000_000
+HURRIED_OPERATIONS = 600_000
 ANNEALED_OPERATIONS = 12_000_000
 # From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
 ANNEALING_RUNS = 6000
 FEWEST_RUNS = 50
-# Cooling, relative to the objective; and steps of offsets, in paces.
+# Cooling, relative to the objective; and steps of offsets, and of entries, in paces.
 HOTTEST, COLDEST = 5e-3, 5e-5
 STEPS = (0.2, 1.0)
+ENTRY_STEPS = (0.2, 0.5, 1.0)
 # How often keys are moved for some jobs only, and for how long a worker may wait for what is more urgent.
 PARTLY = 0.3
 WAITS = (0.0, 0.3, 0.5, 0.7, 1.0)
@@ -65,7 +68,8 @@ def solve(
 
     Args:
         problem: what to order.
-        effort: how hard to try: "rules" tries a few rules and published orders, in milliseconds, for whoever waits.
+        effort: how hard to try: "rules" tries published orders and as many rules as a fifth of a second is enough for,
+            for whoever waits.
         bound_s: what no orders undercut, in s; the search ends there.
         start: orders that are known already; what is found is no worse.
         anneals: whether to search on by chance where no rule reaches the bound: for seconds.
@@ -73,7 +77,9 @@ def solve(
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
     """
+    is_hurried = effort.solver == "rules"
     rules = list(portfolio(problem))
+    rules = rules[: max(FIRST_LOOK, (HURRIED_OPERATIONS if is_hurried else RULES_OPERATIONS) // problem.operations)]
     best = PlacedSolution([], float("inf"), bound_s, "nothing")
     if start is not None:
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
@@ -81,10 +87,10 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
-        lambda best: _anneal(problem, rules, best, effort.seed) if anneals else best,
+        lambda best: _anneal(problem, rules, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort),
     )
-    for part in parts[:2] if effort.solver == "rules" else parts:
+    for part in parts:
         best = part(best)
         if best.optimal:
             break
@@ -92,10 +98,9 @@ def solve(
 
 
 def _try_rules(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution) -> PlacedSolution:
-    """The best by these rules, as far as the budget goes."""
-    tried = rules[: max(FIRST_LOOK, RULES_OPERATIONS // problem.operations)]
-    scheduler = SeatScheduler(problem, runs=len(tried))
-    for one in tried:
+    """The best by these rules."""
+    scheduler = SeatScheduler(problem, runs=len(rules))
+    for one in rules:
         found_s = scheduler.run(one)
         if found_s < best.value_s:
             best = _better(best, found_s, scheduler.orders(), "portfolio")
@@ -122,10 +127,9 @@ def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolut
     runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
     if runs < FEWEST_RUNS:
         return best
-    tried = rules[: max(FIRST_LOOK, RULES_OPERATIONS // problem.operations)]
-    scheduler = SeatScheduler(problem, runs=len(tried) + (STARTS + 1) * runs)
+    scheduler = SeatScheduler(problem, runs=len(rules) + (STARTS + 1) * runs)
     chance = random.Random(seed)
-    for start in sorted(tried, key=scheduler.run)[:STARTS]:
+    for start in sorted(rules, key=scheduler.run)[:STARTS]:
         best = _anneal_from(scheduler, start, best, runs, chance)
     return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
 
@@ -149,35 +153,52 @@ def _anneal_from(
 
 
 def _neighbour(rules: DueTimes, whole_s: float, chance: random.Random) -> DueTimes:
-    """The rules with another pace, entry or wait; or with some keys of a kind moved: of single stages or a run of them.
+    """The rules with another pace, other entries or another wait; or with keys moved.
 
     Args:
         rules: to change.
         whole_s: the pace of the busiest worker.
         chance: the source of randomness.
     """
-    jobs, (stages, kinds) = len(rules.due_s), rules.offset_s.shape[-2:]
     what = chance.random()
-    if what < 0.08:
-        return replace(rules, due_s=rules.due_s + chance.gauss(0.0, 0.1 * whole_s) * np.arange(jobs))
-    if what < 0.2:
-        burst = chance.choice((None, rules.burst or 1.0, 1.0, chance.uniform(0.5, stages)))
-        return replace(rules, burst=burst, entry_s=(rules.entry_s or whole_s) * exp(chance.gauss(0.0, 0.05)))
-    if what < 0.24:
+    if what < 0.05:
+        return replace(rules, due_s=rules.due_s + chance.gauss(0.0, 0.1 * whole_s) * np.arange(len(rules.due_s)))
+    if what < 0.35:
+        return replace(rules, enters_s=_other_entries(rules, whole_s, chance))
+    if what < 0.4:
         return replace(rules, wait=chance.choice(WAITS))
+    return replace(rules, offset_s=_other_offsets(rules, whole_s, chance))
+
+
+def _other_entries(rules: DueTimes, whole_s: float, chance: random.Random) -> Floats:
+    """All entries further apart, or less; or those of one job, or of a run of them, later or sooner."""
+    jobs = len(rules.due_s)
+    enters_s = np.broadcast_to(rules.enters_s, jobs).copy()
+    what = chance.random()
+    if what < 0.25:
+        return enters_s * exp(chance.gauss(0.0, 0.05))
+    first = chance.randrange(jobs)
+    size = 1 if what < 0.6 else chance.randint(1, jobs)
+    enters_s[first : first + size] += chance.gauss(0.0, chance.choice(ENTRY_STEPS) * whole_s)
+    return enters_s
+
+
+def _other_offsets(rules: DueTimes, whole_s: float, chance: random.Random) -> Floats:
+    """Some keys of a kind moved, of single stages or a run of them, of all jobs or a run of them."""
+    jobs, (stages, kinds) = len(rules.due_s), rules.offset_s.shape[-2:]
     offset_s = np.broadcast_to(rules.offset_s, (jobs, stages, kinds)).copy()
     size_s = chance.choice(STEPS) * whole_s
     some = slice(None)
     if chance.random() < PARTLY:
         first = chance.randrange(jobs)
         some = slice(first, first + chance.randint(1, jobs))
-    if what < 0.6:
+    if chance.random() < 0.5:
         for _ in range(chance.randint(1, 4)):
             offset_s[some, chance.randrange(stages), chance.randrange(kinds)] += chance.gauss(0.0, size_s)
     else:
         first, last = sorted((chance.randrange(stages), chance.randrange(stages)))
         offset_s[some, first : last + 1, chance.randrange(kinds)] += chance.gauss(0.0, size_s)
-    return replace(rules, offset_s=offset_s)
+    return offset_s
 
 
 def _polish(problem: PlacedProblem, best: PlacedSolution, effort: Effort) -> PlacedSolution:

@@ -291,6 +291,8 @@ def plan_joint(
     seed: int = 0,
     cluster: "str | Cluster | None" = None,
     overlay: str | None = None,
+    placement: str = "plain",
+    chunks: int | None = None,
 ) -> Plan:
     """Plan for dead workers, slow workers and slow links at once.
 
@@ -298,6 +300,7 @@ def plan_joint(
         profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
         failed: dead workers, beside those of the overlay.
         technique: SlipStream's: "adaptive", "decoupled" or "staggered".
+        placement, chunks: as for `plan_pipeline`.
         slow: how many times as long slow workers take.
         solver, time_limit, seed: as for `plan_adaptra`.
 
@@ -314,9 +317,13 @@ def plan_joint(
     there, dead = site.troubles(pp, dp), places(failed)
     dead += [place for place in there.failed if place not in dead]
     shape = Shape(pp, dp, microbatches, limits_of(memory_limit), {**there.link_delay_s, **link_delays(link_delay)})
-    factor = {**there.slow, **factors(slow)}
-    made = with_own_proof(lambda: joint_of(site.adapted(profile), shape, dead, factor, effort, technique), effort)
-    return site.signed(made, profile)
+    factor, choice, adapted = {**there.slow, **factors(slow)}, parse_placement(placement, chunks), site.adapted(profile)
+    share = replace(effort, time_limit_s=effort.time_limit_s / len(choice.shapes(shape)))
+
+    def made() -> Plan:
+        return plan_chosen(shape, choice, lambda one: joint_of(adapted, one, dead, factor, share, technique))
+
+    return site.signed(with_own_proof(made, effort, ask_any_solver), profile)
 
 
 def plan_topology(

@@ -23,20 +23,20 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, cast
 
-from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions, are_neighbours, are_peers, slow_at
+from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions, are_of_one_pipeline, are_peers, slow_at
 from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError
-from ...schemas.plan import Place, Plan, Stage, name_of, place_of
+from ...schemas.plan import Place, Plan, Stage, Template, name_of, place_of
 from ...schemas.quantities import print_time
 from ...schemas.replay import Fleet, Moment, StateChange, TrainingState, Transition
 from ..greyhound.topology import Swap, best_swap
-from ..scheduling.retimed import Retimed
+from ..placement.retimed import AnyRetimed, retimed_of
 from .detecting import paced
 from .job import Horizon, Seating, pays, planning, regrouping, seating_of
 from .rerouting import Empty
 
 if TYPE_CHECKING:
-    from ..joint.search import Situation
+    from ..joint.plan import AnySituation
     from .slipstream import SlipStream
 
 WORTH_IT = 0.02
@@ -158,7 +158,7 @@ class Adapting:
             warm_up(plan)
         workers = plan.live_workers()
         seats = {one.place: one.name for one in workers}
-        long_s = sum(plan.stage_of(one).duration_s("F") for one in workers)
+        long_s = sum(stage.duration_s("F") for one in workers for stage in plan.stages_of(one))
         links = {tuple(sorted((one.name, name_of((one.pipeline, one.stage + 1))))): long_s for one in workers}
         fleet = Fleet(tuple(seats.values()), {workers[-1].name: 2.0}, cast("dict[tuple[str, str], float]", links))
         with suppress(InfeasibleError):
@@ -210,7 +210,7 @@ class Adapting:
     ) -> tuple[Orders, InfeasibleError | None]:
         """The first orders that are hardly slower than the joint ones, or else these."""
         avoided = _avoided(slowness)
-        is_felt = slowness.factors or slowness.hops_s or (avoided and self._ready(empty, AS_PLANNED).crosses(avoided))
+        is_felt = slowness.inside() or (avoided and self._ready(empty, AS_PLANNED).crosses(avoided))
         if not is_felt:
             return AS_PLANNED, None
         enough_s = self._bound_s(empty, slowness) * (1 + WORTH_IT)
@@ -328,13 +328,13 @@ class Adapting:
         found = self._all_slowness(base, fleet)
         if not found:
             return AS_PLANNED
-        usual_s = self._pipelines.link_delay_s
-        links_s = (
-            (pair, delay_s)
-            for pair, delay_s in found.links_s
-            if (delay_s > usual_s(pair[0]) if are_neighbours(pair) else are_peers(pair) or _are_next(pair))
-        )
+        links_s = (one for one in found.links_s if are_peers(one[0]) or self._is_felt(*one))
         return PlanConditions(found.factors, tuple(links_s))
+
+    def _is_felt(self, pair: PlacePair, delay_s: float) -> bool:
+        """Whether places send each other messages, over a link that is slower than it is planned to be."""
+        usual_s = self._pipelines.link_delay_s(pair)
+        return usual_s is not None and (delay_s > usual_s or not are_of_one_pipeline(pair))
 
     def _all_slowness(self, base: TrainingState, fleet: Fleet) -> PlanConditions:
         """Broken links among what is slow; what is measured of these is measured on the detour."""
@@ -347,8 +347,8 @@ class Adapting:
         links_s = dict(found.links_s)
         broken = slow_at(seats, {}, dict.fromkeys(fleet.broken_links, 0.0))
         for pair, _ in broken.links_s:
-            usual_s = self._pipelines.link_delay_s(pair[0]) if are_neighbours(pair) else 0.0
-            links_s[pair] = max(2 * usual_s, links_s.get(pair, 0.0))
+            usual_s = self._pipelines.link_delay_s(pair) if are_of_one_pipeline(pair) else None
+            links_s[pair] = max(2 * (usual_s or 0.0), links_s.get(pair, 0.0))
         return PlanConditions(found.factors, tuple(sorted(links_s.items())))
 
     def _timed_s(self, empty: Empty, orders: Orders, slowness: PlanConditions) -> float:
@@ -359,10 +359,10 @@ class Adapting:
     def _paced_s(self, empty: Empty, orders: Orders, slowness: PlanConditions) -> float:
         return self._ready(empty, orders).iteration_time_s(slowness)
 
-    def _orders_timed(self, empty: Empty, orders: Orders) -> Retimed:
+    def _orders_timed(self, empty: Empty, orders: Orders) -> AnyRetimed:
         if orders == AS_PLANNED and self._is_saved:
             return self._pipelines.ordered(empty)  # of a replay, which has asked for no plan
-        return Retimed.of(self._unslowed(empty, orders))
+        return retimed_of(self._unslowed(empty, orders))
 
     def _unslowed(self, empty: Empty, orders: Orders) -> Plan:
         """The orders in a plan in which nothing is slow."""
@@ -389,10 +389,10 @@ class Adapting:
         """What no orders undercut, in s."""
         return self._situation(empty, slowness).bound.value_s
 
-    def _situation_of(self, empty: Empty, slowness: PlanConditions) -> Situation:
-        from ..joint.search import Situation
+    def _situation_of(self, empty: Empty, slowness: PlanConditions) -> AnySituation:
+        from ..joint.plan import situation_of
 
-        return Situation(self._troubled(empty, slowness), self._pipelines.common.split)
+        return situation_of(self._troubled(empty, slowness), split=self._pipelines.common.split)
 
     def _troubled(self, empty: Empty, slowness: PlanConditions) -> Plan:
         """The plan for the failures under what is slow, with the host's memory on top of its workers'."""
@@ -402,8 +402,12 @@ class Adapting:
             limit_bytes = stage.memory_limit_bytes
             return stage if limit_bytes is None else replace(stage, memory_limit_bytes=limit_bytes + self._host_bytes)
 
-        templates = (replace(one, stages=tuple(map(lifted, one.stages))) for one in plan.templates)
-        return replace(plan, templates=tuple(templates)) if self._host_bytes else plan
+        def roomier(template: Template) -> Template:
+            columns = template.memory_limits_bytes
+            limits = None if columns is None else tuple(size_bytes + self._host_bytes for size_bytes in columns)
+            return replace(template, stages=tuple(map(lifted, template.stages)), memory_limits_bytes=limits)
+
+        return replace(plan, templates=tuple(map(roomier, plan.templates))) if self._host_bytes else plan
 
     def _empty(self, base: TrainingState) -> Empty:
         return self._slipstream.empty(seating_of(base))
@@ -441,8 +445,4 @@ def _back_home(seating: Seating, columns: int) -> Seating:
 
 def _avoided(slowness: PlanConditions) -> tuple[PlacePair, ...]:
     """Slow links between neighbouring stages of unlike pipelines, whose delay a plan cannot say."""
-    return tuple(pair for pair, _ in slowness.links_s if not are_neighbours(pair) and _are_next(pair))
-
-
-def _are_next(pair: PlacePair) -> bool:
-    return abs(pair[0][1] - pair[1][1]) == 1
+    return tuple(pair for pair, _ in slowness.links_s if not (are_of_one_pipeline(pair) or are_peers(pair)))

@@ -128,9 +128,8 @@ def answers_for(
 
     Args:
         plan: the plan that the job starts with, valid.
-        policy: by which method; None: Oobleck's where it has made the plan, SlipStream's where workers hold several
-            virtual stages, else jointly, which is `rtk` of a replay (`rtk.py`) with the one way to hold the job that
-            the plan says.
+        policy: by which method; None: Oobleck's where it has made the plan, else jointly, which is `rtk` of a replay
+            (`rtk.py`) with the one way to hold the job that the plan says.
         atlas: a folder of plans made ahead, for re-routing; or None.
         normalize_within: iterations within which moves, or new pipelines, must have paid for their copies.
         host_memory_bytes: what a worker may hold beyond its limit under a plan that is adapted to slow links.
@@ -139,9 +138,8 @@ def answers_for(
         InvalidInputError: the policy or the atlas does not fit the plan.
     """
     method = policy or _default(plan)
-    if method is not PolicyName.SLIPSTREAM:
-        refuse_placed(plan, f"the policy {method}")
     if method is PolicyName.OOBLECK:
+        refuse_placed(plan, "the policy oobleck, whose templates are of one stage a worker,")
         if atlas is not None:
             raise InvalidInputError(
                 "an atlas is for re-routing", where="--atlas", fix="leave it out, or --policy joint"
@@ -195,8 +193,6 @@ def remedies_of(text: str | None, plan: Plan, policy: PolicyName | None) -> Reme
 
 
 def _default(plan: Plan) -> PolicyName:
-    if plan.is_placed:
-        return PolicyName.SLIPSTREAM
     return PolicyName.OOBLECK if plan.planner.name == PolicyName.OOBLECK.value else PolicyName.JOINT
 
 

@@ -19,39 +19,42 @@ class _Entry(NamedTuple):
         made: its class.
         heeds: it knows what is slow, or imagines that nothing is; others do what they do, at the pace that is left.
         job: the class in its file of what it is told of a job, where it can also run; empty: the job itself.
+        places: its workers hold the virtual stages of the job's placement; those of others hold one stage each.
     """
 
     file: str
     made: str
     heeds: bool = False
     job: str = ""
+    places: bool = False
 
 
 # Those of the papers and ours, then what they are compared with.
 _POLICIES = {
-    "slipstream": _Entry("slipstream", "SlipStream", job="GridJob"),
+    "slipstream": _Entry("slipstream", "SlipStream", job="GridJob", places=True),
     "oobleck": _Entry("oobleck", "Oobleck", job="TemplateJob"),
     "adaptra": _Entry("adaptra", "Adaptra", heeds=True),
     "greyhound": _Entry("greyhound", "Greyhound", heeds=True),
-    "rtk": _Entry("rtk", "Rtk", heeds=True),
+    "rtk": _Entry("rtk", "Rtk", heeds=True, places=True),
     "bamboo": _Entry("bamboo", "Bamboo"),
     "varuna": _Entry("varuna", "Varuna"),
-    "elastic-batching": _Entry("elastic_batching", "ElasticBatching"),
-    "checkpoint-restart": _Entry("checkpoint_restart", "CheckpointRestart"),
-    "spares": _Entry("spares", "Spares"),
-    "fault-free": _Entry("fault_free", "FaultFree", heeds=True),
+    "elastic-batching": _Entry("elastic_batching", "ElasticBatching", places=True),
+    "checkpoint-restart": _Entry("checkpoint_restart", "CheckpointRestart", places=True),
+    "spares": _Entry("spares", "Spares", places=True),
+    "fault-free": _Entry("fault_free", "FaultFree", heeds=True, places=True),
 }
 NAMES = tuple(_POLICIES)
 
 
 def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
-    """The policy of a name, for a job.
+    """The policy of a name, for a job; one that knows no placements is given the job with one stage a worker.
 
     Raises:
         InvalidInputError: there is no such policy, or it cannot be asked about this job.
     """
     require_name(name)
     entry = _POLICIES[name]
+    job = job if entry.places else job.plain
     module = import_module(f".{entry.file}", __package__)
     made = getattr(module, entry.made)
     if name == "rtk":
@@ -69,6 +72,11 @@ def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
     from .interruption import Resuming
 
     return Resuming(unheeding, job.costs)
+
+
+def knows_placements(name: str) -> bool:
+    """Whether the policy of a name trains in the job's placement; others have one stage a worker."""
+    return _POLICIES[name].places
 
 
 def require_name(name: str) -> None:

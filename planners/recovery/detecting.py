@@ -15,7 +15,7 @@ from ...schemas.conditions import AS_PLANNED, PlanConditions
 from ...schemas.plan import Place, Plan
 from ...schemas.protocols import RecoveryPolicy
 from ...schemas.replay import Costs, Fleet, Moment, NodePair, StateChange, TrainingState, Transition
-from ..scheduling.retimed import Retimed
+from ..placement.retimed import AnyRetimed
 from .job import finding_s, total_s, urgent_of
 
 # So many plans are kept ready to be timed.
@@ -25,7 +25,7 @@ MOST_KEPT = 16
 class Ordering(RecoveryPolicy, Protocol):
     """A policy whose orders can be timed sooner than its plan, which is promised, checked and written out."""
 
-    def ordered(self, standing: TrainingState) -> Retimed:
+    def ordered(self, standing: TrainingState) -> AnyRetimed:
         """The orders of the policy's plan in a standing that trains."""
         ...
 
@@ -50,7 +50,7 @@ class Unheeding:
 
     def __init__(self, policy: Ordering) -> None:
         self._policy = policy
-        self._retimed: dict[Hashable, Retimed] = {}
+        self._retimed: dict[Hashable, AnyRetimed] = {}
         self._times_s: dict[tuple[Hashable, PlanConditions], float] = {}
 
     def begin(self, fleet: Fleet) -> TrainingState:
@@ -94,7 +94,7 @@ class Unheeding:
             self._times_s[key, troubles] = self._ready(key, believed).iteration_time_s(troubles)
         return self._times_s[key, troubles]
 
-    def _ready(self, key: Hashable, believed: TrainingState) -> Retimed:
+    def _ready(self, key: Hashable, believed: TrainingState) -> AnyRetimed:
         if key not in self._retimed:
             if len(self._retimed) == MOST_KEPT:
                 del self._retimed[next(iter(self._retimed))]

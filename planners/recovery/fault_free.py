@@ -10,7 +10,7 @@ from ...schemas.orders import Schedule
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, TrainingState, Transition
 from .job import TrainingJob, seated, seating_of, seats
-from .layout import JobPipelines, TimeAndMemory, alike
+from .layout import TimeAndMemory, alike, pipelines_by
 from .rerouting import ReroutedPipelines
 from .slipstream import GridJob
 
@@ -71,7 +71,7 @@ class FaultFree:
         job = self._job
         schedules: dict[Schedule, None] = dict.fromkeys((job.schedule, "zero-bubble"))
         for schedule in schedules:
-            pipelines, layout = JobPipelines(job, schedule), alike([job.shape.microbatches] * job.shape.dp)
+            pipelines, layout = pipelines_by(job, schedule), alike([job.shape.microbatches] * job.shape.dp)
             yield partial(pipelines.outcome, layout), partial(pipelines.plan, layout)
         yield lambda: self._rerouted.outcome(frozenset()), lambda: self._rerouted.plan(frozenset())
 

@@ -14,20 +14,32 @@ are done again as a whole: to plan for every failure of a long trace would take 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...schemas.plan import Place, Plan
+from ...schemas.plan import Layers, Place, Plan
 from ...schemas.protocols import RecoveryPolicy
 from ...schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState, Transition
-from ...schemas.resumption import HeldMessages, LedgerEntry, MessageKind, Standing, layer_runs, layers_in, stashes_of
+from ...schemas.resumption import (
+    Begun,
+    LastDone,
+    MessageKey,
+    MessageKind,
+    Standing,
+    held_messages,
+    layer_runs,
+    layers_in,
+    ledger_entries,
+    nothing_of,
+    stashes_within,
+)
 from ..resumption.plan import rest_makespan_s
-from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, ordered_problem_of
-from ..scheduling.retime import Retimer
+from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
+from .clocked_operations import clocked
 from .detecting import nameless
 
 if TYPE_CHECKING:
@@ -193,7 +205,7 @@ def _left(
 
 @dataclass(frozen=True, eq=False)
 class _Done:
-    """Which of a worker's operations have ended, and what of the messages that others take has arrived."""
+    """Which of a worker's operations at a stage have ended, and what of the messages that they take has arrived."""
 
     microbatch: Ints
     kind: Ints
@@ -224,33 +236,22 @@ class Timetable:
     """
 
     def __init__(self, plan: Plan) -> None:
-        problem, orders = ordered_problem_of(plan)
-        retimer, workers = Retimer(problem.with_objective(False)), problem.workers
-        self.plan, self.makespan_s, self._parts = plan, retimer.value_s(orders), workers.parts
-        counts = [len(order) for order in orders]
-        self._reach = [slice(*ends) for ends in pairwise(np.cumsum([0, *counts]).tolist())]
-        self._worker = np.repeat(np.arange(len(counts)), counts)
-        job, self._kind = np.divmod(np.concatenate(orders), KINDS)
-        stage, numbers = workers.stage[self._worker], np.arange(len(job))
-        self._split = problem.split[job, stage]
-        reaches = (retimer.reach(number) for number in range(len(counts)))
-        places = np.concatenate([np.arange(reach.start, reach.stop) for reach in reaches])
-        self._start_s, self._end_s = np.asarray(retimer.start_s)[places], np.asarray(retimer.end_s)[places]
-        self._microbatch = (np.array(plan.microbatch_offsets)[problem.origin] + problem.microbatch)[job]
+        times = clocked(plan)
+        self.plan, self.makespan_s, self._parts, self._group = plan, times.makespan_s, times.parts, times.group
+        self._start_s, self._end_s, self._summed_s = times.start_s, times.end_s, times.summed_s()
+        self._reach = [slice(*ends) for ends in pairwise(np.cumsum([0, *times.counts]).tolist())]
+        self._worker = np.repeat(np.arange(len(times.counts)), times.counts)
+        self._stage, self._kind, self._split = times.stage, times.kind, times.split
+        self._microbatch, numbers = times.microbatch[times.job], np.arange(len(times.job))
 
-        at = np.full((KINDS, *problem.executor.shape), NONE)
-        at[self._kind, job, stage] = numbers
-        upwards = (self._kind == FORWARD) & (stage > 0)
-        downwards = (self._kind == BACKWARD) & (stage < problem.depth[problem.origin[job]] - 1)
+        job, stage = times.job, times.stage
+        at = np.full((KINDS, len(times.depth), max(times.depth)), NONE)
+        at[times.kind, job, stage] = numbers
+        upwards = (times.kind == FORWARD) & (stage > 0)
+        downwards = (times.kind == BACKWARD) & (stage < times.depth[job] - 1)
         self._maker = np.full(len(job), NONE)
         self._maker[upwards] = at[FORWARD, job[upwards], stage[upwards] - 1]
         self._maker[downwards] = at[BACKWARD, job[downwards], stage[downwards] + 1]
-
-        self._group = workers.group
-        ends_s = np.zeros(len(self._parts.held))
-        np.maximum.at(ends_s, workers.group[workers.live], retimer.spans_s[1][workers.live])
-        begun_s = self._parts.begun_s(workers.sums_s, ends_s.tolist())
-        self._summed_s = [begun + lasts for begun, lasts in zip(begun_s, workers.sums_s, strict=True)]
 
     def reached(self, lost: Collection[Place], at_s: float, until_s: float) -> dict[Place, Standing]:
         """What each worker that lives has of the iteration; by its place, which is its name, too.
@@ -267,9 +268,11 @@ class Timetable:
         sealed = self._sealed(done, is_lost, at_s, until_s)
         arrived = (self._maker != NONE) & done[self._maker]
         found = {}
+        columns = (self._microbatch, self._kind, self._split, done, arrived)
         for number, (worker, reach) in enumerate(zip(workers, self._reach, strict=True)):
             if not worker.failed and not is_lost[number]:
-                own = _Done(self._microbatch[reach], self._kind[reach], self._split[reach], done[reach], arrived[reach])
+                here = (self._stage[reach] == stage for stage in self.plan.seats_of(worker))
+                own = [_Done(*(column[reach][of] for column in columns)) for of in here]
                 found[worker.place] = self._standing(number, own, sealed)
         return found
 
@@ -288,41 +291,45 @@ class Timetable:
     def _sealed(self, done: Flags, is_lost: Flags, at_s: float, until_s: float) -> list[bool]:
         """Of each part of the layers, whether its gradients are summed: all its holders have come so far."""
         parts = self._parts
-        ends_s = np.full(len(parts.held), until_s)
+        ends_s = np.full(len(parts.groups), until_s)
         for number in range(len(self._reach)):
             if is_lost[number]:
                 ends_s[self._group[number]] = at_s
         waits = np.unique(self._group[self._worker[~done]])
         found = [True] * len(self._summed_s)
         for part in reversed(range(len(found))):
-            holders = [stage for stage, _ in parts.shares[part]]
+            holders = [group for group, own in enumerate(parts.own) if part in own]
             comes = not np.isin(holders, waits).any() and self._summed_s[part] <= min(ends_s[holders])
-            found[part] = comes and (part + 1 == len(found) or not parts.linked[part] or found[part + 1])
+            found[part] = comes and all(found[before] for before in parts.behind[part])
         return found
 
-    def _standing(self, number: int, own: _Done, sealed: list[bool]) -> Standing:
-        worker, group, parts = self.plan.workers[number], self._group[number], self._parts
-        layers = self.plan.stage_of(worker).layers
-        own_parts = range(parts.foremost[group], parts.hindmost[group] + 1)
-        there = layers_in(parts.layers[part] for part in own_parts if sealed[part])
-        finished, halfway = tuple(own.finished.tolist()), set(own.of(BACKWARD).tolist())
-        after: dict[int, Literal["F", "I"]] = {
-            one: "I" if one in halfway else "F" for one in set(own.of(FORWARD).tolist()).difference(finished)
-        }
-        runs = layer_runs(set(range(*layers)) - there) if finished else ()
-        return Standing(
-            worker=worker.name,
-            layers=layers,
-            splits=bool(own.split.any()),
-            ledger=tuple(LedgerEntry(run, finished) for run in runs),
+    def _standing(self, number: int, own: Sequence[_Done], sealed: list[bool]) -> Standing:
+        """What a worker has, which has done so much in each of its stages."""
+        worker, parts = self.plan.workers[number], self._parts
+        there = layers_in(parts.layers[part] for part in parts.own[self._group[number]] if sealed[part])
+        holds, stages = self.plan.layers_of(worker), [stage.layers for stage in self.plan.stages_of(worker)]
+        ledger: dict[int, list[int]] = {}
+        begun: dict[Begun, LastDone] = {}
+        messages: list[MessageKey] = []
+        for layers, done in zip(stages, own, strict=True):
+            finished, halfway = done.finished.tolist(), set(done.of(BACKWARD).tolist())
+            if finished:
+                ledger |= dict.fromkeys(set(range(*layers)) - there, finished)
+            for one in sorted(set(done.of(FORWARD).tolist()).difference(finished)):
+                begun[one, layers] = "I" if one in halfway else "F"
+            messages += _messages(layers, done, self.plan.total_layers())
+        return replace(
+            nothing_of(worker.name, holds),
+            splits=any(bool(done.split.any()) for done in own),
+            ledger=ledger_entries(ledger),
             sealed=layer_runs(there),
-            stashes=stashes_of(after),
-            messages=tuple(_messages(layers, own, self.plan.total_layers())),
+            stashes=stashes_within(holds, begun),
+            messages=held_messages(messages),
         )
 
 
-def _messages(layers: tuple[int, int], own: _Done, all_layers: int) -> Iterator[HeldMessages]:
-    """What a worker has sent and received, over boundaries between layers."""
+def _messages(layers: Layers, own: _Done, all_layers: int) -> Iterator[MessageKey]:
+    """What a worker has sent and received of one of its stages, over boundaries between layers."""
     ways: tuple[tuple[MessageKind, int, Ints], ...] = (
         ("activation", layers[0], own.taken(FORWARD)),
         ("activation", layers[1], own.of(FORWARD)),
@@ -330,5 +337,5 @@ def _messages(layers: tuple[int, int], own: _Done, all_layers: int) -> Iterator[
         ("gradient", layers[1], own.taken(BACKWARD)),
     )
     for kind, boundary, numbers in ways:
-        if 0 < boundary < all_layers and len(numbers):
-            yield HeldMessages(kind, boundary, tuple(numbers.tolist()))
+        if 0 < boundary < all_layers:
+            yield from ((kind, boundary, number) for number in numbers.tolist())

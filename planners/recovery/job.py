@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from typing import cast
@@ -11,7 +11,7 @@ from typing import cast
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.orders import Schedule
 from ...schemas.plan import Place, Stage, Template
-from ...schemas.profile import Connection, HoldsBytes, Profile, held_bytes
+from ...schemas.profile import Connection, HoldsBytes, Profile, held_by, held_bytes
 from ...schemas.replay import (
     Checkpointing,
     Costs,
@@ -89,6 +89,13 @@ class TrainingJob:
         """Nodes that the grid takes; more of them are spares."""
         return self.grid.units * self.grid.columns
 
+    @property
+    def plain(self) -> TrainingJob:
+        """The job with one stage a worker."""
+        if self.shape.columns is None:
+            return self
+        return replace(self, shape=replace(self.shape, placement="plain", chunks=1))
+
 
 # What GPUs hold: parameters, gradients, optimizer state, and activations beside them.
 
@@ -99,8 +106,9 @@ def gpu_bytes(layers: Sequence[HoldsBytes], stage: Stage) -> float:
 
 
 def state_bytes(job: TrainingJob, template: Template) -> tuple[float, ...]:
-    """Parameters, gradients and optimizer state that a GPU of each stage holds."""
-    return tuple(gpu_bytes(job.profile.layers, stage) for stage in template.stages)
+    """Parameters, gradients and optimizer state that a GPU of each column holds, tied weights there once."""
+    held = ((template.stages[stage].layers for stage in column) for column in template.columns)
+    return tuple(sum(held_by(job.profile.layers, ranges)) / job.shape.tensor_parallel for ranges in held)
 
 
 def peak_bytes(static_bytes: Sequence[float], activation_bytes: Sequence[float]) -> float:

@@ -7,37 +7,33 @@ so a replay may ask for thousands of layouts (`Pipelines`); the plan of one is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple, Protocol
 
 from ... import __version__
 from ...schemas.conditions import AS_PLANNED, PlanConditions
+from ...schemas.documents import digest
+from ...schemas.errors import InvalidInputError
 from ...schemas.orders import Schedule
-from ...schemas.plan import Layers, Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from ...schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import Connection, HoldsBytes
+from ...schemas.replay import Checkpointing, TrainingState
 from ..batch.exact import Pace
 from ..oobleck.pace import reduced_bytes, stage_ends_s, warm_ups_of
 from ..pipeline import scheduled
+from ..placement.bounds import bound_of
+from ..placement.pipelines import with_placed_pipelines
+from ..placement.problem import held_bytes, ordered_placed_problem
+from ..placement.promise import with_placed_prediction
+from ..placement.retimed import AnyRetimed, retimed_of
+from ..scheduling.assemble import with_prediction
 from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import ROUNDING, Parts, home_problem, parts_of
 from ..scheduling.retimed import Retimed
-
-if TYPE_CHECKING:
-    pass
-
-
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-
-from ...schemas.documents import digest
-from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Place
-from ...schemas.replay import Checkpointing, TrainingState
-from ..scheduling.assemble import with_prediction
+from ..scheduling.solve import Effort
 from ..shape import shape_options, template_of
 from .job import (
     CheckpointCosts,
@@ -257,7 +253,7 @@ class TimeAndMemory:
 
 
 class JobPipelines(Pipelines):
-    """A job's pipelines, all of one shape; their number need not be the job's.
+    """A job's pipelines, all of one shape, one stage a worker; their number need not be the job's.
 
     Args:
         job: its shape says stages, limits and delays; pipelines and micro-batches are asked for.
@@ -294,9 +290,9 @@ class JobPipelines(Pipelines):
         """Their plan with nothing slow, checked and with its prediction; the rest as for `outcome`."""
         return with_prediction(self._with_orders(layout, planner))
 
-    def ordered(self, layout: Layout) -> Retimed:
+    def ordered(self, layout: Layout) -> AnyRetimed:
         """The orders of their plan."""
-        return Retimed.of(self._with_orders(layout))
+        return retimed_of(self._with_orders(layout))
 
     def bare(self, layout: Layout, planner: Planner | None = None) -> Plan:
         """Their plan without orders; by the pipeline planner unless another one is named."""
@@ -307,7 +303,7 @@ class JobPipelines(Pipelines):
             templates=(template,),
             pipelines=tuple(Pipeline(template.name, key.microbatches) for key in layout),
             optimizer="synchronous",
-            workers=tuple(Worker(k, i, "") for k in range(len(layout)) for i in range(len(template.stages))),
+            workers=tuple(Worker(k, i, "") for k in range(len(layout)) for i in range(len(template.columns))),
         )
 
     def alone(self, key: PipelineKey) -> Plan:
@@ -352,6 +348,45 @@ class JobPipelines(Pipelines):
         return {"profile": digest(self._job.profile)}
 
 
+class PlacedJobPipelines(JobPipelines):
+    """A job's pipelines where workers hold several virtual stages, each pipeline in the best orders found by rules.
+
+    Layouts are timed as plans: what a worker's stages are summed for does not follow from one pipeline alone.
+    """
+
+    def seconds(self, layout: Layout, conditions: PlanConditions = AS_PLANNED) -> float:
+        """As `Pipelines.seconds`."""
+        return self._timed(layout).iteration_time_s(conditions)
+
+    def plan(self, layout: Layout, planner: Planner | None = None) -> Plan:
+        """As `JobPipelines.plan`."""
+        plan = self._with_orders(layout, planner)
+        return with_placed_prediction(plan, bound_of(plan))
+
+    @cached_property
+    def _timed(self) -> Callable[[Layout], AnyRetimed]:
+        return cache(self.ordered)
+
+    def _made_orders(self, key: PipelineKey) -> tuple[str, ...]:
+        """Of each column, written as of pipeline 0."""
+        split = self._schedule == "zero-bubble"
+        plan = with_placed_pipelines(self.alone(key), split=split, effort=Effort("rules"))
+        return tuple(worker.order or "" for worker in plan.workers)
+
+    def _most_held_bytes(self, key: PipelineKey) -> tuple[float, ...]:
+        """The most that a GPU of each column holds of activations."""
+        return tuple(held_bytes(*ordered_placed_problem(self._with_orders((key,)))).tolist())
+
+
+def pipelines_by(job: TrainingJob, schedule: Schedule | None = None) -> JobPipelines:
+    """A job's pipelines, by its placement.
+
+    Args:
+        job, schedule: as for `JobPipelines`.
+    """
+    return (JobPipelines if job.shape.columns is None else PlacedJobPipelines)(job, schedule)
+
+
 class WholeRows(ABC):
     """What policies share whose formations are whole rows of the job's grid, a node on every seat.
 
@@ -360,14 +395,14 @@ class WholeRows(ABC):
     """
 
     def __init__(self, job: TrainingJob) -> None:
-        self._job, self._pipelines = job, JobPipelines(job)
+        self._job, self._pipelines = job, pipelines_by(job)
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines' plan."""
         count = pipelines_of(seating_of(standing), self._job.grid)
         return self._pipelines.plan(self._layout(count)) if count else None
 
-    def ordered(self, standing: TrainingState) -> Retimed:
+    def ordered(self, standing: TrainingState) -> AnyRetimed:
         """The orders of the pipelines' plan."""
         return self._pipelines.ordered(self._layout(pipelines_of(seating_of(standing), self._job.grid)))
 

@@ -15,8 +15,10 @@ from typing import Any
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.check import require_valid
+from ...schemas.conditions import PlacePair
 from ...schemas.errors import InfeasibleError, InvalidInputError
 from ...schemas.plan import Place, Plan, Template
+from ..placement.retimed import AnyRetimed, retimed_of
 from ..scheduling.evaluate import evaluate
 from ..scheduling.retimed import Retimed
 from ..slipstream.atlas_folder import plan_path, read_atlas, stored_plan
@@ -44,10 +46,11 @@ class ReroutedPipelines:
 
     Schedules are made by rules, without a search: workers wait for them, and a replay asks for hundreds. Workers of a
     stage are alike, so what pipelines take depends on how many places of each stage are empty; the plan, on which.
+    Where workers hold several virtual stages, only a plan says what it takes.
 
     Args:
         common: the opening of the job's atlas; places become empty in its units, or one by one.
-        gpu_bytes: parameters, gradients and optimizer state of a GPU of each stage; zeros where nobody knows.
+        gpu_bytes: parameters, gradients and optimizer state of a GPU of each column; zeros where nobody knows.
         own: a plan of the job that is given back unchanged for the places that are empty in it, which runs now or at
             first; None: there is none.
         ahead: plans made ahead; what they do not cover is planned on the spot.
@@ -68,10 +71,16 @@ class ReroutedPipelines:
         """The stages of every pipeline."""
         return self.common.template
 
-    def link_delay_s(self, link: Place) -> float:
-        """What a message takes over a link of a pipeline, in s."""
-        links = self.template.links if self._own is None else self._own.links_of(link[0])
-        return links[link[1]].delay_s
+    def link_delay_s(self, pair: PlacePair) -> float | None:
+        """What a message takes between two places, in s; None where their stages send each other nothing.
+
+        Args:
+            pair: of one pipeline; between two pipelines it is what the first one's own links take.
+        """
+        (k, i), (_, j) = pair
+        number = self.template.link_between(i, j)
+        links = self.template.links if self._own is None else self._own.links_of(k)
+        return None if number is None else links[number].delay_s
 
     @property
     def own_empty(self) -> Empty:
@@ -81,16 +90,16 @@ class ReroutedPipelines:
     def outcome(self, empty: Empty) -> TimeAndMemory:
         """What the pipelines take, and hold at most, with these places empty.
 
-        Of a running job it is what the plan says. Else memory is that of all backwards split, as in an atlas; the plan,
-        which splits fewer, may hold less.
+        Of a running job, and of a placement, it is what the plan says. Else memory is that of all backwards split, as
+        in an atlas; the plan, which splits fewer, may hold less.
 
         Raises:
             InfeasibleError: a stage has no live worker left; or a memory limit admits nothing.
         """
-        key = empty if self._own is not None else self._vector(empty)
+        key: Empty | Vector = self._vector(empty) if self._goes_by_number else empty
         if key not in self._outcomes:
-            if self._own is None:
-                self._outcomes[key] = self._with_state(*self._of_slots.outcome(self._vector(empty)))
+            if isinstance(key, tuple):
+                self._outcomes[key] = self._with_state(*self._of_slots.outcome(key))
             else:
                 self._outcomes[key] = self.promised(self.plan(empty))
         return self._outcomes[key]
@@ -120,8 +129,10 @@ class ReroutedPipelines:
             self._plans[empty] = self._planned(empty)
         return self._plans[empty]
 
-    def ordered(self, empty: Empty) -> Retimed:
+    def ordered(self, empty: Empty) -> AnyRetimed:
         """The orders of their plan; the rest as for `outcome`."""
+        if not self._goes_by_number:
+            return retimed_of(self.plan(empty))
         return Retimed(*self._of_slots.orders(self._whole_units(empty) or frozenset()))
 
     def is_best(self, empty: Empty) -> bool:
@@ -136,7 +147,7 @@ class ReroutedPipelines:
             entry = ahead[units] if units < len(ahead) else self._of_units.entry(units)[0]
             found = tuple(dead // self.grid.unit_pipelines for dead in entry.failures[:: self.grid.unit_stages])
             self._best[units] = found
-            if self._own is None:
+            if self._goes_by_number:
                 promised = entry.prediction
                 self._outcomes[found] = self._with_state(promised.iteration_time_s, promised.peak_memory_bytes)
         return self._best[units]
@@ -179,6 +190,11 @@ class ReroutedPipelines:
     def _of_units(self) -> AnyReplanner:
         """For places that become empty in units."""
         return _replanner(self.common)
+
+    @property
+    def _goes_by_number(self) -> bool:
+        """Whether outcomes are known by how many units of each column are empty, before there is a plan."""
+        return self._own is None and not self.common.is_placed
 
     @property
     def _of_slots(self) -> Replanner:

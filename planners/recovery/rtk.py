@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import takewhile
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from typing import cast
 
 from ... import __version__
@@ -45,6 +45,7 @@ from ..oobleck.assignment import CrewNode, LayerSizes, PipelineAssignment, assig
 from ..oobleck.pace import connection_of
 from ..oobleck.plan import OPTION, rest_of, template_among, template_name
 from ..scheduling.assemble import with_prediction
+from ..scheduling.problem import ROUNDING
 from ..shape import template_of
 from .adapting import Adapting
 from .detecting import paced
@@ -342,8 +343,13 @@ class Way:
             return self.policy.unpromised(standing)
         return cast("Plan", self.policy.plan(standing))
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether workers hold several virtual stages."""
+        return self.grid is not None and self.grid.shape.columns is not None
+
     def layers(self, standing: TrainingState) -> dict[str, Layers]:
-        """What each node holds, in the order of their seats."""
+        """What each node holds, in the order of their seats; of a way whose workers hold one stage."""
         if isinstance(self.policy, UnlikeZeroBubble):
             return self.policy.layers(standing)
         found: dict[str, Layers] = {}
@@ -393,8 +399,9 @@ def ways_of(job: TrainingJob) -> tuple[Way, ...]:
     """Those that fit the GPUs: grids as far as they are, with all nodes there, not far slower than the fastest way.
 
     Unlike pipelines and the job's own grid are there anyway, the ones for they go on where too few nodes for a grid are
-    left. Oobleck's 1F1B is none of them: with backwards split the same pipelines are no slower. Where not even two
-    pipelines fit the nodes that are left, one goes on, though it loses its state with the next failure.
+    left. A job with a placement has the grids with it, and those of one stage a worker. Oobleck's 1F1B is none of them:
+    with backwards split the same pipelines are no slower. Where not even two pipelines fit the nodes that are left, one
+    goes on, though it loses its state with the next failure.
 
     Raises:
         InfeasibleError: none fits.
@@ -413,10 +420,13 @@ def ways_of(job: TrainingJob) -> tuple[Way, ...]:
 
 
 def _conceivable(job: TrainingJob) -> Iterator[Callable[[], Way]]:
-    yield lambda: Way(UnlikeZeroBubble(job), None, job.nodes)
-    yield lambda: Way(UnlikeZeroBubble(job, fault_tolerance=0), None, job.nodes, is_last=True)
+    yield lambda: Way(UnlikeZeroBubble(job.plain), None, job.nodes)
+    yield lambda: Way(UnlikeZeroBubble(job.plain, fault_tolerance=0), None, job.nodes, is_last=True)
     for one in (job, *_other_grids(job)):
         yield partial(_in_grid, one)
+    if job.plain is not job:
+        for one in (job.plain, *_other_grids(job.plain)):
+            yield partial(_in_grid, one)
 
 
 def _in_grid(job: TrainingJob) -> Way:
@@ -443,19 +453,23 @@ def _other_grids(job: TrainingJob) -> Iterator[TrainingJob]:
 def _bound_per_s(job: TrainingJob, nodes: int) -> float:
     """What a grid with empty seats gives at most: the workers of a column work, sum and step, one after the other."""
     grid, microbatches = job.grid, job.microbatches
-    stages = template_of(job.profile, job.shape).stages
-    columns = [stages[first : first + grid.unit_stages] for first in range(0, len(stages), grid.unit_stages)]
+    template = template_of(job.profile, job.shape)
+    workers = [[template.stages[stage] for stage in held] for held in template.columns]
+    columns = [workers[first : first + grid.unit_stages] for first in range(0, len(workers), grid.unit_stages)]
 
-    def nodes_for(stage: Stage, limit_s: float) -> float:
-        """Of a column with this stage, to be done in time."""
-        left_s = limit_s - stage.allreduce_s - stage.optimizer_s
-        each = int(left_s / stage.work_s) if stage.work_s else microbatches
-        return -(-microbatches // (each * grid.unit_pipelines)) if each > 0 else float("inf")
+    def nodes_for(stages: Sequence[Stage], limit_s: float) -> float:
+        """Of a column with a worker of these stages, to be done in time; each stage's operations may go elsewhere."""
+        left_s = limit_s - sum(stage.allreduce_s + stage.optimizer_s for stage in stages)
+        work_s = sum(stage.work_s for stage in stages)
+        each = left_s / work_s if work_s else microbatches
+        each = each if len(stages) > 1 else int(each)
+        return ceil(microbatches * (1 - ROUNDING) / (each * grid.unit_pipelines)) if each > 0 else inf
 
     def is_enough(limit_s: float) -> bool:
-        return sum(max(nodes_for(stage, limit_s) for stage in column) for column in columns) <= min(nodes, job.nodes)
+        return sum(max(nodes_for(held, limit_s) for held in column) for column in columns) <= min(nodes, job.nodes)
 
-    low_s, high_s = 0.0, sum(stage.work_s * microbatches + stage.allreduce_s + stage.optimizer_s for stage in stages)
+    low_s = 0.0
+    high_s = sum(stage.work_s * microbatches + stage.allreduce_s + stage.optimizer_s for stage in template.stages)
     for _ in range(BISECTIONS):
         middle_s = (low_s + high_s) / 2
         low_s, high_s = (low_s, middle_s) if is_enough(middle_s) else (middle_s, high_s)
@@ -687,7 +701,12 @@ class Rtk:
                     yield self._marked(seated, number, spared, left_s)
 
     def _seated(self, now: TrainingState, way: Way, begun: TrainingState, fleet: Fleet) -> TrainingState:
-        """The same in another way, its nodes seated so that they keep most of the layers that they have now."""
+        """The same in another way, its nodes seated so that they keep most of the layers that they have now.
+
+        Not where nodes hold several ranges of layers before or after: copies are reckoned as whole ones all the same.
+        """
+        if way.is_placed or self._way(now).is_placed:
+            return begun
         had, seats = self._way(now).layers(_layout(now).held), way.layers(begun)
         nodes = sorted(fleet.nodes, key=lambda node: node not in had)
         crew = [CrewNode(node, None, had.get(node)) for node in nodes[: len(seats)]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...schemas.plan import Place, Plan, place_of
 from ...schemas.profile import Connection
 from ...schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState, Transition
-from ..scheduling.retimed import Retimed
+from ..placement.retimed import AnyRetimed
 from ..scheduling.solve import Effort
 from ..slipstream.cluster import AtlasRequest, connection_of, grid_of, opening
 from ..slipstream.normalization import Grid, Relocation
@@ -190,7 +190,7 @@ class SlipStream:
         """The re-routed plan."""
         return self._pipelines.plan(self.empty(seating_of(standing)))
 
-    def ordered(self, standing: TrainingState) -> Retimed:
+    def ordered(self, standing: TrainingState) -> AnyRetimed:
         """The orders of the re-routed plan."""
         return self._pipelines.ordered(self.empty(seating_of(standing)))
 

@@ -28,7 +28,7 @@ from typing import cast
 from ...schemas.errors import InfeasibleError
 from ...schemas.plan import Place, Plan
 from ...schemas.replay import Fleet, Moment, TrainingState, Transition
-from ..scheduling.retimed import Retimed
+from ..placement.retimed import AnyRetimed
 from .job import TrainingJob, checkpointing, loading_s, node_bytes, restart_or_grow, seats, state_bytes
 from .layout import JobPipelines, Layout, TimeAndMemory, alike, spread
 
@@ -78,7 +78,7 @@ class Varuna:
         stages, pipelines = _formation(standing).cut
         return self._pipelines(stages).plan(self._layout(pipelines)) if stages else None
 
-    def ordered(self, standing: TrainingState) -> Retimed:
+    def ordered(self, standing: TrainingState) -> AnyRetimed:
         """The orders of the pipelines' plan."""
         stages, pipelines = _formation(standing).cut
         return self._pipelines(stages).ordered(self._layout(pipelines))

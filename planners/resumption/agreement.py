@@ -75,8 +75,8 @@ def _copies(
 ) -> list[SumCopy]:
     """What each worker lacks of the sealed layers that it holds from now on, by who has it."""
     found = []
-    for number, (stage, standing) in enumerate(zip(crew.stages, crew.standings, strict=True)):
-        held = sealed.intersection(range(*stage.layers))
+    for number, (holds, standing) in enumerate(zip(crew.holds, crew.standings, strict=True)):
+        held = sealed.intersection(layers_in(holds))
         if not held:
             continue
         lacking: dict[int, tuple[list[int], list[Tie]]] = {}

@@ -26,7 +26,7 @@ from .remaining import ACTIVATION, GRADIENT, NOBODY
 if TYPE_CHECKING:
     from .costs import CrewCosts, Floats
     from .crew import Crew
-    from .remaining import Ints, Remaining
+    from .remaining import Flags, Ints, Remaining
 
 MOST_THRESHOLDS = 24  # of heads, and of tails
 
@@ -56,13 +56,13 @@ class _Table:
 
     Attributes:
         piece, microbatch: of which cell.
-        worker: who has begun it, or NOBODY.
+        seat: where it is begun, or NOBODY.
         head_s, lasts_s, tail_s: as above; the tail is what follows its end.
     """
 
     piece: Ints
     microbatch: Ints
-    worker: Ints
+    seat: Ints
     head_s: Floats
     lasts_s: Floats
     tail_s: Floats
@@ -86,12 +86,12 @@ class _Table:
 
 
 def _cells(costs: CrewCosts, weights: Ints) -> Ints:
-    """The cells of stashes after I: (piece, micro-batch, worker), an array of n x 3."""
-    worker, microbatch = weights[:, 0], weights[:, 1]
-    counts = (costs.stop - costs.first)[worker]
+    """The cells of stashes after I: (piece, micro-batch, seat), an array of n x 3."""
+    seat, microbatch = weights[:, 0], weights[:, 1]
+    counts = (costs.stop - costs.first)[seat]
     before = np.repeat(np.cumsum(counts) - counts, counts)
-    piece = np.repeat(costs.first[worker], counts) + np.arange(len(before)) - before
-    return np.stack((piece, np.repeat(microbatch, counts), np.repeat(worker, counts)), axis=1)
+    piece = np.repeat(costs.first[seat], counts) + np.arange(len(before)) - before
+    return np.stack((piece, np.repeat(microbatch, counts), np.repeat(seat, counts)), axis=1)
 
 
 def bound_s(crew: Crew, costs: CrewCosts, left: Remaining) -> float:
@@ -105,21 +105,20 @@ def bound_s(crew: Crew, costs: CrewCosts, left: Remaining) -> float:
         float((table.head_s + table.lasts_s + table.tail_s).max(initial=0.0)),
         _begun_s(costs, table),
     ]
-    for first, stop in sorted({*zip(costs.first.tolist(), costs.stop.tolist(), strict=True), *_components(costs)}):
-        mine = (first <= table.piece) & (table.piece < stop)
-        speed = _speed(costs, least, first, stop)
+    for pieces in _shared(costs):
+        mine = pieces[table.piece]
+        speed = _speed(costs, least, pieces)
         found.append(_shared_s(table.head_s[mine], table.lasts_s[mine] / speed, table.tail_s[mine]))
-    found += [_counted_s(table, piece, workers) for piece, workers in enumerate(costs.holds.sum(axis=0).tolist())]
+    found += [_counted_s(table, piece, workers) for piece, workers in enumerate(costs.has.sum(axis=0).tolist())]
     return max(found)
 
 
-def _components(costs: CrewCosts) -> set[tuple[int, int]]:
-    """The pieces of each component."""
-    bounds = (
-        (int(costs.first[costs.component == n].min()), int(costs.stop[costs.component == n].max()))
-        for n in np.unique(costs.component).tolist()
-    )
-    return set(bounds)
+def _shared(costs: CrewCosts) -> Flags:
+    """Which pieces some workers share: those of each seat, of each worker, and of each component; sets x pieces."""
+    components = np.zeros((int(costs.component.max()) + 1, len(costs.length)), dtype=np.bool_)
+    np.logical_or.at(components, costs.component, costs.has)
+    found: Flags = np.unique(np.concatenate((costs.holds, costs.has, components)), axis=0)
+    return found
 
 
 def _least(crew: Crew, costs: CrewCosts) -> _Least:
@@ -131,16 +130,16 @@ def _least(crew: Crew, costs: CrewCosts) -> _Least:
         return least_s
 
     forward_s, input_s, weight_s, whole_s = (costs.duration_s[:, [kind]] * share for kind in range(4))
-    joint = (holds[:, 1:] & holds[:, :-1]).any(axis=0)
+    joint = (costs.has[:, 1:] & costs.has[:, :-1]).any(axis=0)
     hop_s = np.minimum(costs.inside_s.min(axis=0), costs.between_s.min(axis=0))[:-1]
     hop_s[1:][joint] = 0.0
     return _Least(
         over_holders(forward_s),
         over_holders(input_s),
         over_holders(weight_s),
-        over_holders(np.where(np.array(crew.splits)[:, None], input_s, whole_s)),
+        over_holders(np.where(np.array(crew.splits)[costs.owner, None], input_s, whole_s)),
         hop_s,
-        over_holders(np.broadcast_to(costs.following_s[:, None], holds.shape)),
+        over_holders(np.broadcast_to(costs.following_s[costs.owner, None], holds.shape)),
     )
 
 
@@ -180,14 +179,15 @@ def _tails(left: Remaining, least: _Least) -> tuple[Floats, Floats]:
     return forward_s, backward_s
 
 
-def _speed(costs: CrewCosts, least: _Least, first: int, stop: int) -> float:
+def _speed(costs: CrewCosts, least: _Least, pieces: Flags) -> float:
     """How many of the fastest workers all those are worth who hold any of these pieces, at most."""
-    share = costs.length[first:stop] / costs.held[:, None]
-    fastest = np.zeros(len(costs.held))
+    share = costs.length[pieces] / costs.held[:, None]
+    fastest = np.zeros(costs.workers)
     for kind, least_s in enumerate((least.forward_s, least.input_s, least.weight_s)):
         own_s = np.maximum(costs.duration_s[:, [kind]] * share, np.finfo(np.float64).tiny)
-        speed = np.where(costs.holds[:, first:stop], least_s[first:stop] / own_s, 0.0)
-        fastest = np.maximum(fastest, np.where(least_s[first:stop].max() > 0, speed.max(axis=1), 0.0))
+        speed = np.where(costs.holds[:, pieces], least_s[pieces] / own_s, 0.0)
+        if least_s[pieces].max() > 0:
+            np.maximum.at(fastest, costs.owner, speed.max(axis=1))
     return max(float(fastest.sum()), 1.0)
 
 
@@ -225,11 +225,11 @@ def _counted_s(table: _Table, piece: int, workers: int) -> float:
 
 def _begun_s(costs: CrewCosts, table: _Table) -> float:
     """What somebody needs for what he has begun, as if he were the fastest."""
-    begun = table.worker != NOBODY
+    begun = table.seat != NOBODY
     if not begun.any():
         return 0.0
-    worker = table.worker[begun]
-    work_s, head_s, tail_s = (np.zeros(len(costs.held)), *(np.full(len(costs.held), np.inf) for _ in range(2)))
+    worker = costs.owner[table.seat[begun]]
+    work_s, head_s, tail_s = (np.zeros(costs.workers), *(np.full(costs.workers, np.inf) for _ in range(2)))
     np.add.at(work_s, worker, table.lasts_s[begun])
     np.minimum.at(head_s, worker, table.head_s[begun])
     np.minimum.at(tail_s, worker, table.tail_s[begun])

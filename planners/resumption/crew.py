@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Place, Plan, Stage, Worker, name_of
-from ...schemas.resumption import Standing
+from ...schemas.resumption import Standing, layers_in
+
+
+class Seat(NamedTuple):
+    """A virtual stage that a worker holds; its only one where the plan has no placement.
+
+    Attributes:
+        worker: its number.
+        stage: which virtual stage; None: the only one.
+        costs: what its operations take.
+    """
+
+    worker: int
+    stage: int | None
+    costs: Stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +62,33 @@ class Crew:
         return cls(plan, workers, tuple(standing_of[name_at[worker.place]] for worker in workers))
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
-        """What each worker holds in the plan that follows."""
-        of_pipeline = [self.plan.template_of(k).stages for k in range(len(self.plan.pipelines))]
-        return tuple([of_pipeline[worker.pipeline][worker.stage] for worker in self.workers])
+    def seats(self) -> tuple[Seat, ...]:
+        """What the workers hold in the plan that follows, by worker, ascending; seats are numbered in this order."""
+        return tuple(
+            Seat(number, stage if len(held) > 1 else None, costs)
+            for number, (worker, held) in enumerate(zip(self.workers, self.columns, strict=True))
+            for stage, costs in zip(held, self.plan.stages_of(worker), strict=True)
+        )
+
+    @cached_property
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """The virtual stages of each worker."""
+        return tuple(map(self.plan.seats_of, self.workers))
+
+    @cached_property
+    def stages(self) -> tuple[tuple[Layers, ...], ...]:
+        """The layers of each worker's stages."""
+        return tuple(tuple(stage.layers for stage in self.plan.stages_of(worker)) for worker in self.workers)
+
+    @cached_property
+    def holds(self) -> tuple[tuple[Layers, ...], ...]:
+        """The layers of each worker in the plan that follows, as ranges."""
+        return tuple(map(self.plan.layers_of, self.workers))
+
+    @cached_property
+    def seat_of(self) -> dict[tuple[int, Layers], int]:
+        """The number of each seat, by its worker and its layers."""
+        return {(seat.worker, seat.costs.layers): number for number, seat in enumerate(self.seats)}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -73,17 +111,15 @@ class Crew:
         pairs = zip(self.workers, self.standings, strict=True)
         return tuple(_splits(worker.order or "", standing) for worker, standing in pairs)
 
-    def kept(self, number: int) -> Layers | None:
-        """The layers that a worker had and has in the plan that follows; None: none."""
-        had, has = self.standings[number].layers, self.stages[number].layers
-        if had is None:
-            return None
-        first, stop = max(had[0], has[0]), min(had[1], has[1])
-        return (first, stop) if first < stop else None
+    @cached_property
+    def kept(self) -> tuple[frozenset[int], ...]:
+        """The layers that each worker had and has in the plan that follows."""
+        pairs = zip(self.standings, self.holds, strict=True)
+        return tuple(layers_in(standing.holds) & layers_in(holds) for standing, holds in pairs)
 
     def stays(self, number: int) -> bool:
         """Whether a worker has the very layers that it had."""
-        return self.standings[number].layers == self.stages[number].layers
+        return self.standings[number].holds == self.holds[number]
 
 
 def _splits(order: str, standing: Standing) -> bool:

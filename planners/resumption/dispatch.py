@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
+from ..scheduling.agenda import decides_at
 
 INFINITY = float("inf")
 NONE = -1
@@ -163,38 +164,6 @@ def take(heap: MutableInts, begin: int, size: int, place: int, priority: Floats)
 
 
 @kernel
-def decides_at(space: DispatchSpace, worker: int, time_s: float) -> None:
-    """Set when a worker decides next, and move it to its place among all."""
-    event_s, heap, at = space.event_s, space.heap, space.at
-    event_s[worker] = time_s
-    place = at[worker]
-    while place > 0:
-        above = (place - 1) // 2
-        other = heap[above]
-        if event_s[other] < time_s or (event_s[other] == time_s and other < worker):
-            break
-        heap[place] = other
-        at[other] = place
-        place = above
-    size = len(heap)
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        other = heap[below]
-        if below + 1 < size:
-            second = heap[below + 1]
-            if event_s[second] < event_s[other] or (event_s[second] == event_s[other] and second < other):
-                below += 1
-                other = second
-        if time_s < event_s[other] or (time_s == event_s[other] and worker < other):
-            break
-        heap[place] = other
-        at[other] = place
-        place = below
-    heap[place] = worker
-    at[worker] = place
-
-
-@kernel
 def arrive(work: DispatchWork, space: DispatchSpace, operation: int) -> None:
     """Nothing is missing any more: the operation can start at a time that is known."""
     worker = work.worker[operation]
@@ -209,7 +178,7 @@ def arrive(work: DispatchWork, space: DispatchSpace, operation: int) -> None:
     space.counts[FIELDS * worker + END] += 1
     soon_s = max(space.free_s[worker], at_s)
     if soon_s < space.event_s[worker]:
-        decides_at(space, worker, soon_s)
+        decides_at(space.event_s, space.heap, space.at, worker, soon_s)
 
 
 @kernel
@@ -305,7 +274,7 @@ def wake(space: DispatchSpace, now_s: float) -> None:
     space.by_claims[1] = 0
     for worker in range(len(space.event_s)):
         if space.counts[FIELDS * worker + READY] > 0 and space.event_s[worker] > now_s:
-            decides_at(space, worker, max(space.free_s[worker], now_s))
+            decides_at(space.event_s, space.heap, space.at, worker, max(space.free_s[worker], now_s))
 
 
 @kernel
@@ -328,7 +297,7 @@ def run(
         let_in(work, space, work.microbatch[operation])
     space.held_bytes[worker] += work.leaves_bytes[operation]
     space.free_s[worker] = end_s
-    decides_at(space, worker, end_s)
+    decides_at(space.event_s, space.heap, space.at, worker, end_s)
     if work.next_own[operation] != NONE:
         found(work, space, work.next_own[operation], end_s)
     if work.next_other[operation] != NONE:
@@ -382,7 +351,7 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], priority: Floats, b
         if by_claims == 1 and heap != 0 and space.counts[FIELDS * worker + READY] > 0:
             space.by_claims[1] += 1
         if heap == NONE:
-            decides_at(space, worker, next_arrival_s(work, space, worker))
+            decides_at(space.event_s, space.heap, space.at, worker, next_arrival_s(work, space, worker))
         else:
             run(work, space, worker, heap, place, now_s, priority)
 

@@ -1,8 +1,8 @@
 """The operations of what is left, once it is known who does what: where their messages come from, and what they take.
 
-Consecutive pieces of a micro-batch that one worker does alike are a **unit**: it has F, I and W of the same layers, or
-F and B, or some of these. Units stand by micro-batch, then by layers; so do their operations, F before I before W. A
-stash after I is a unit of W alone, behind all others.
+Consecutive pieces of a micro-batch that one worker does alike, at one of its seats, are a **unit**: it has F, I and W
+of the same layers, or F and B, or some of these. Units stand by micro-batch, then by layers; so do their operations, F
+before I before W. A stash after I is a unit of W alone, behind all others.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Units:
     """Arrays over the units.
 
     Attributes:
-        worker, microbatch: who does what.
+        seat, microbatch: where what is done.
         first, stop: of which pieces.
         counts: whether it goes into the sums.
         forward, backward, weight: the number of its F, of its I or B, and of its W; NONE where it has none.
     """
 
-    worker: Ints
+    seat: Ints
     microbatch: Ints
     first: Ints
     stop: Ints
@@ -93,14 +93,15 @@ def operations_of(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints)
         crew: the workers.
         costs: theirs.
         left: what is left.
-        executor: who does it, micro-batches x pieces.
+        executor: the seats at which it is done, micro-batches x pieces.
     """
-    units, unit_at = _units(crew, costs, left, executor)
-    unit, kind = _kinds(crew, units)
-    worker = units.worker[unit]
+    splits = np.array(crew.splits)[costs.owner]
+    units, unit_at = _units(splits, costs, left, executor)
+    unit, kind = _kinds(splits, units)
+    seat, worker = units.seat[unit], costs.owner[units.seat[unit]]
     maker, sends = _messages(costs, left.held, units, unit_at, worker)
-    share = costs.share(worker, units.first[unit], units.stop[unit])
-    activation, stash = costs.bytes[worker, 0] * share, costs.bytes[worker, 1] * share
+    share = costs.share(seat, units.first[unit], units.stop[unit])
+    activation, stash = costs.bytes[seat, 0] * share, costs.bytes[seat, 1] * share
     is_alone = (kind == F) & (units.backward[unit] == NONE)
     keeps = (kind == I) & (units.weight[unit] != NONE)
     return OperationTable(
@@ -130,18 +131,18 @@ def _times_s(
     costs: CrewCosts, units: Units, unit: Ints, kind: Ints, maker: Ints, sends: Sends
 ) -> tuple[Floats, Floats, Floats]:
     """What messages from makers take; when operations can start by what is sent again; and how long they take."""
-    worker = units.worker[unit]
+    seat, worker = units.seat[unit], costs.owner[units.seat[unit]]
     delay_s, ready_s = np.zeros(len(unit)), np.zeros(len(unit))
     made = np.flatnonzero(maker != NONE)
     boundary = np.where(kind == F, units.first[unit], units.stop[unit])[made]
     delay_s[made] = costs.delay_s(units.microbatch[unit[made]], boundary, worker[maker[made]], worker[made])
     ready_s[sends.taker] = costs.delay_s(sends.microbatch, sends.boundary, sends.source, worker[sends.taker])
-    share = costs.share(worker, units.first[unit], units.stop[unit])
-    return delay_s, ready_s, costs.duration_s[worker, kind] * share
+    share = costs.share(seat, units.first[unit], units.stop[unit])
+    return delay_s, ready_s, costs.duration_s[seat, kind] * share
 
 
-def _units(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
-    """The units, and which one has each cell, micro-batches x pieces."""
+def _units(splits: Flags, costs: CrewCosts, left: Remaining, executor: Ints) -> tuple[Units, Ints]:
+    """The units, and which one has each cell, micro-batches x pieces; `splits`: of each seat, whether I and W are."""
     forward, backward, counts = left.forward.T, left.backward.T, left.counts.T
     alike = np.where(forward | backward, 8 * (executor + 1) + forward + 2 * backward + 4 * counts, 0)
     begins = alike > 0
@@ -155,17 +156,16 @@ def _units(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints) -> tup
         return np.concatenate((own.astype(np.int64), of_stashes))
 
     nothing = np.zeros(len(stashed), dtype=np.int64)
-    worker = column(executor[microbatch, first], stashed[:, 0])
+    seat = column(executor[microbatch, first], stashed[:, 0])
     has_forward = column(forward[microbatch, first], nothing) > 0
     has_backward = column(backward[microbatch, first], nothing) > 0
     does_count = column(counts[microbatch, first], nothing + 1) > 0
-    splits = np.array(crew.splits)[worker]
-    has_weight = does_count & splits & has_backward
+    has_weight = does_count & splits[seat] & has_backward
     has_weight[len(first) :] = True
     stop = np.cumsum(0 + has_forward + has_backward + has_weight)
     start = stop - has_forward - has_backward - has_weight
     return Units(
-        worker,
+        seat,
         column(microbatch, stashed[:, 1]),
         column(first, costs.first[stashed[:, 0]]),
         column(first + length, costs.stop[stashed[:, 0]]),
@@ -176,7 +176,7 @@ def _units(crew: Crew, costs: CrewCosts, left: Remaining, executor: Ints) -> tup
     ), unit_at
 
 
-def _kinds(crew: Crew, units: Units) -> tuple[Ints, Ints]:
+def _kinds(splits: Flags, units: Units) -> tuple[Ints, Ints]:
     """Of each operation, its unit and its kind."""
     columns = (units.forward, units.backward, units.weight)
     count = sum(int((column != NONE).sum()) for column in columns)
@@ -185,8 +185,7 @@ def _kinds(crew: Crew, units: Units) -> tuple[Ints, Ints]:
         has = np.flatnonzero(column != NONE)
         unit[column[has]] = has
         kind[column[has]] = letter
-    splits = np.array(crew.splits)[units.worker[unit]]
-    return unit, np.where((kind == I) & ~splits, B, kind)
+    return unit, np.where((kind == I) & ~splits[units.seat[unit]], B, kind)
 
 
 def _ahead(units: Units, unit: Ints, kind: Ints) -> Ints:
@@ -195,10 +194,10 @@ def _ahead(units: Units, unit: Ints, kind: Ints) -> Ints:
     found[kind == W] = units.backward[unit[kind == W]]
     stashes = np.flatnonzero((units.weight != NONE) & (units.backward == NONE))
     if len(stashes):
-        pairs = zip(units.worker[stashes].tolist(), units.microbatch[stashes].tolist(), strict=True)
+        pairs = zip(units.seat[stashes].tolist(), units.microbatch[stashes].tolist(), strict=True)
         weight_of = dict(zip(pairs, units.weight[stashes].tolist(), strict=True))
         for number in np.flatnonzero(~units.counts).tolist():
-            pair = int(units.worker[number]), int(units.microbatch[number])
+            pair = int(units.seat[number]), int(units.microbatch[number])
             found[units.forward[number]] = weight_of.get(pair, NONE)
     return found
 

@@ -17,7 +17,7 @@ from ...schemas.conditions import AS_PLANNED, Conditions, PlanConditions, slow_a
 from ...schemas.errors import InfeasibleError
 from ...schemas.orders import KINDS
 from ...schemas.plan import Place, Plan
-from ...schemas.resumption import Resend, Rest, RestPrediction, RestWorker, Standing
+from ...schemas.resumption import Resend, Rest, RestPrediction, RestWorker, Standing, nothing_of
 from ..scheduling.evaluate import evaluate
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import ROUNDING
@@ -105,7 +105,7 @@ def warm_up(plan: Plan) -> None:
     operations = sum(1 + worker.order.count(" ") for worker in plan.live_workers() if worker.order)
     if operations > INTERPRETED_OPERATIONS:
         seats = tuple((worker.name, worker.place) for worker in plan.live_workers())
-        nothing = tuple(Standing(worker.name, plan.stage_of(worker).layers) for worker in plan.live_workers())
+        nothing = tuple(nothing_of(worker.name, plan.layers_of(worker)) for worker in plan.live_workers())
         rest_makespan_s(plan, seats, nothing)
 
 
@@ -131,7 +131,7 @@ def _found(
 
 
 def _workers(found: _Found) -> tuple[RestWorker, ...]:
-    """What each worker runs: mostly all its layers, whose operations are written at once."""
+    """What each worker runs: mostly all layers of a stage, whose operations are written at once."""
     crew, costs, operations, cuts = found.crew, found.costs, found.operations, np.array(found.left.cuts)
     units, starts = operations.units, [0, *accumulate(map(len, found.schedule.orders))]
     order = np.concatenate(found.schedule.orders)
@@ -141,11 +141,14 @@ def _workers(found: _Found) -> tuple[RestWorker, ...]:
     own, foreign = _tokens(tuple(pipeline.microbatches for pipeline in crew.plan.pipelines))
     is_own = costs.origin[microbatch] == costs.pipeline[worker]
     tokens = np.where(is_own, own[number], foreign[number]).tolist()
-    layers = np.array([stage.layers for stage in crew.stages])[worker]
+    seat = units.seat[unit]
+    layers = np.array([one.costs.layers for one in crew.seats])[seat]
     first, stop = cuts[units.first[unit]], cuts[units.stop[unit]]
     is_part = (layers[:, 0] != first) | (layers[:, 1] != stop)
     for at in np.flatnonzero(is_part | ~units.counts[unit]).tolist():
         tokens[at] += f":{first[at]}-{stop[at]}" * bool(is_part[at]) + "~" * (not units.counts[unit[at]])
+    for at in np.flatnonzero(np.array([one.stage is not None for one in crew.seats])[seat]).tolist():
+        tokens[at] = f"{crew.seats[seat[at]].stage}{tokens[at]}"
     rows = zip(crew.names, crew.standings, pairwise(starts), found.left.given_up, strict=True)
     return tuple(
         RestWorker(place, standing.worker, " ".join(tokens[begin:end]), dropped)

@@ -1,7 +1,8 @@
 """What is left of an iteration: per layer and micro-batch, whatever worker does it (notes/midway.md, section 3).
 
-Layers that no stage, no sealed sum and nothing that somebody has tells apart are a **piece**. Arrays are of pieces x
-micro-batches, or of boundaries x micro-batches, where boundary n is before piece n.
+Workers have a seat for each virtual stage that they hold. Layers that no stage, no sealed sum and nothing that somebody
+has tells apart are a **piece**. Arrays are of pieces x micro-batches, or of boundaries x micro-batches, where boundary
+n is before piece n.
 
 Every layer is to see every micro-batch once. What is in a part of a sum that is kept is done, and so is what a sealed
 sum has. Of the rest some is under way at a worker (a stash), which finishes it. Everything else needs F and I, and
@@ -64,8 +65,8 @@ class Remaining:
         cuts: the layers at which pieces begin, ascending, and the number of layers.
         forward, backward: where F, and I, are needed.
         counts: where what is computed goes into the sums; elsewhere it is computed again, for the messages.
-        stash: the worker that has a stash after F, from which its I and W follow; else NOBODY.
-        weights: of stashes after I, of which W is left: (worker, micro-batch), an array of n x 2.
+        stash: the seat that has a stash after F, from which its I and W follow; else NOBODY.
+        weights: of stashes after I, of which W is left: (seat, micro-batch), an array of n x 2.
         given_up: of each worker, the layers whose own part of the sums it drops.
         held: the messages that there are.
         kept: which ones these are: kinds x boundaries x micro-batches.
@@ -114,7 +115,7 @@ def _given_up(
     ended = layers_in(sealed)
     for number in np.flatnonzero(_any(drops)).tolist():
         dropped = layers_in((cuts[n], cuts[n + 1]) for n in np.flatnonzero(drops[number]).tolist())
-        found[number] = layer_runs(dropped.intersection(range(*(crew.kept(number) or (0, 0)))) - ended)
+        found[number] = layer_runs((dropped & crew.kept[number]) - ended)
     return tuple(found)
 
 
@@ -124,8 +125,8 @@ def _torn(crew: Crew, sealed: frozenset[int]) -> dict[int, set[int]]:
     for number, standing in enumerate(crew.standings):
         if standing.layers is None or not standing.ties or crew.stays(number):
             continue
-        kept = set(range(*(crew.kept(number) or (0, 0)))) - sealed
-        lost = set(range(*standing.layers)) - sealed - kept
+        kept = crew.kept[number] - sealed
+        lost = layers_in(standing.holds) - sealed - kept
         torn, before = set(lost), -1
         while len(torn) != before:
             before = len(torn)
@@ -138,7 +139,7 @@ def _torn(crew: Crew, sealed: frozenset[int]) -> dict[int, set[int]]:
 def _cuts(crew: Crew, sealed: Sequence[Layers]) -> tuple[int, ...]:
     """Where pieces begin, and the number of layers."""
     found = {0, crew.layers}
-    found.update(chain.from_iterable({stage.layers for stage in crew.stages}))
+    found.update(chain.from_iterable({seat.costs.layers for seat in crew.seats}))
     found.update(chain.from_iterable(sealed))
     for standing in crew.standings:
         found.update(chain.from_iterable([entry.layers for entry in standing.ledger]))
@@ -170,13 +171,12 @@ class _Ledger:
     def __init__(self, crew: Crew, place: dict[int, int]) -> None:
         heads, numbers = [], []
         for worker, standing in enumerate(crew.standings):
-            kept = crew.kept(worker) or (0, 0)
             for entry in standing.ledger:
                 _check_held(crew, worker, entry.layers)
-                first, stop = max(entry.layers[0], kept[0]), min(entry.layers[1], kept[1])
-                for piece in range(place.get(first, 0), place.get(stop, 0)) if first < stop else ():
-                    heads.append((worker, piece))
-                    numbers.append(entry.microbatches)
+                for first, stop in layer_runs(crew.kept[worker].intersection(range(*entry.layers))):
+                    for piece in range(place[first], place[stop]):
+                        heads.append((worker, piece))
+                        numbers.append(entry.microbatches)
         self._shape = len(place) - 1, crew.microbatches
         if heads:
             self._worker, self._piece, microbatch = _spread(crew, heads, numbers)
@@ -194,8 +194,7 @@ class _Ledger:
 
 
 def _check_held(crew: Crew, worker: int, layers: Layers) -> None:
-    had = crew.standings[worker].layers
-    if had is None or layers[0] < had[0] or layers[1] > had[1]:
+    if not layers_in(crew.standings[worker].holds).issuperset(range(*layers)):
         raise InvalidInputError(
             f"{crew.standings[worker].worker} has gradients of layers {list(layers)}, of which it does not hold all",
             where="/standings",
@@ -214,20 +213,22 @@ class _Stashes:
     Attributes:
         worker, microbatch: which.
         after_input: whether I is done, too, and with it a part of the gradients in the worker's sums.
-        first, stop: the pieces that the worker will hold.
-        stays: whether these are those that it held.
+        seat: of the worker, of whose layers it is, if it `stays`.
+        first, stop: the pieces of these.
+        stays: whether the worker will hold what it held, cut as it was there.
     """
 
     def __init__(self, crew: Crew, place: dict[int, int]) -> None:
         heads, numbers = [], []
         for worker, standing in enumerate(crew.standings):
-            layers = crew.stages[worker].layers
             for stash in standing.stashes:
-                flags = int(stash.after == "I"), int(crew.stays(worker))
-                heads.append((worker, place[layers[0]], place[layers[1]], *flags))
+                seat = crew.seat_of.get((worker, standing.stashed(stash))) if crew.stays(worker) else None
+                first, stop = (0, 0) if seat is None else crew.seats[seat].costs.layers
+                flags = int(stash.after == "I"), int(seat is not None)
+                heads.append((worker, seat or 0, place[first], place[stop], *flags))
                 numbers.append(stash.microbatches)
-        columns = _spread(crew, heads, numbers) if heads else (np.zeros(0, dtype=np.int64),) * 6
-        self.worker, self.first, self.stop, after_input, stays, self.microbatch = columns
+        columns = _spread(crew, heads, numbers) if heads else (np.zeros(0, dtype=np.int64),) * 7
+        self.worker, self.seat, self.first, self.stop, after_input, stays, self.microbatch = columns
         self.after_input: Flags = after_input > 0
         self.stays: Flags = stays > 0
         self._workers = len(crew.workers)
@@ -268,16 +269,16 @@ class _Stashes:
 
     def only(self, fits: Flags) -> _Fitting:
         """Those that are finished."""
-        columns = self.worker, self.microbatch, self.first, self.stop
-        worker, microbatch, first, stop = (column[fits] for column in columns)
-        return _Fitting(worker, microbatch, first, stop, self.after_input[fits])
+        columns = self.seat, self.microbatch, self.first, self.stop
+        seat, microbatch, first, stop = (column[fits] for column in columns)
+        return _Fitting(seat, microbatch, first, stop, self.after_input[fits])
 
 
 @dataclass(frozen=True, eq=False)
 class _Fitting:
     """Stashes that are finished; arrays as those of `_Stashes`."""
 
-    worker: Ints
+    seat: Ints
     microbatch: Ints
     first: Ints
     stop: Ints
@@ -287,17 +288,17 @@ class _Fitting:
         """Who has a stash after I, or after F; else NOBODY. Pieces x micro-batches."""
         found = np.full(shape, NOBODY, dtype=np.int64)
         mine = self.after_input == after_input
-        columns = self.worker[mine], self.microbatch[mine], self.first[mine], self.stop[mine]
-        worker, microbatch, first, stop = columns
+        columns = self.seat[mine], self.microbatch[mine], self.first[mine], self.stop[mine]
+        seat, microbatch, first, stop = columns
         for piece in range(shape[0]):
             here = (first <= piece) & (piece < stop)
-            found[piece, microbatch[here]] = worker[here]
+            found[piece, microbatch[here]] = seat[here]
         return found
 
     @property
     def weights(self) -> Ints:
-        """(worker, micro-batch) of those after I."""
-        return np.stack((self.worker, self.microbatch), axis=1)[self.after_input]
+        """(seat, micro-batch) of those after I."""
+        return np.stack((self.seat, self.microbatch), axis=1)[self.after_input]
 
 
 def _held(crew: Crew, place: dict[int, int]) -> KeptMessages:

@@ -41,7 +41,7 @@ def schedule(costs: CrewCosts, operations: OperationTable, goal_s: float, form: 
         form: how kernels run.
     """
     work = _work(costs, operations, form)
-    space = _space(len(costs.held), len(operations.unit), len(costs.origin), form)
+    space = _space(costs.workers, len(operations.unit), len(costs.origin), form)
     run: Any = form.kernel(dispatch)
     best = None
     for priority, by_claims in _rules(costs, operations, work, form):
@@ -61,7 +61,7 @@ def schedule(costs: CrewCosts, operations: OperationTable, goal_s: float, form: 
 def timed(costs: CrewCosts, operations: OperationTable, found: RestSchedule, form: Form) -> RestSchedule:
     """The same orders, which have all operations, where these and messages take other times."""
     work = _work(costs, operations, form)
-    space = _space(len(costs.held), len(operations.unit), len(costs.origin), form)
+    space = _space(costs.workers, len(operations.unit), len(costs.origin), form)
     space = space._replace(order=form.ints(np.concatenate(found.orders)))
     form.kernel(follow)(tuple(work), tuple(space))
     return _made(costs, operations, work, space)
@@ -84,7 +84,7 @@ def _rules(
 ) -> Iterator[tuple[Floats, int]]:
     """Priorities, and whether micro-batches are let in as a whole: where memory is limited, when all else is tried."""
     priorities = list(_priorities(costs, operations, work, form))
-    is_limited = int(np.isfinite(costs.bytes[:, 2]).any())
+    is_limited = int(np.isfinite(costs.limit_bytes).any())
     return ((priority, by_claims) for by_claims in range(1 + is_limited) for priority in priorities)
 
 
@@ -102,7 +102,7 @@ def _priorities(costs: CrewCosts, operations: OperationTable, work: DispatchWork
     later_s = np.where(operations.kind == F, 2 * longest_s + 1.0, 0.0)
     yield by_tail + later_s
     yield by_tail
-    if np.isfinite(costs.bytes[:, 2]).any():
+    if np.isfinite(costs.limit_bytes).any():
         backward = operations.units.backward[operations.unit]
         waits = (operations.kind == F) & (backward != NONE) & (operations.maker[backward] != NONE)
         yield by_tail + later_s * (1 + waits)
@@ -128,11 +128,11 @@ def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchW
     next_own[operations.ahead[after]] = numbers[after]
     next_other[operations.maker[takes]] = numbers[takes]
     units = operations.units
-    held_bytes = np.zeros(len(costs.held))
+    held_bytes = np.zeros(costs.workers)
     stashed = (units.forward == NONE) & units.counts
-    size = np.where(units.backward == NONE, costs.bytes[units.worker, 1], costs.bytes[units.worker, 0])
-    np.add.at(held_bytes, units.worker[stashed], size[stashed])
-    claim_start, claim_worker, claim_bytes = _claims(operations, costs.bytes[:, 2], len(costs.origin))
+    size = np.where(units.backward == NONE, costs.bytes[units.seat, 1], costs.bytes[units.seat, 0])
+    np.add.at(held_bytes, costs.owner[units.seat[stashed]], size[stashed])
+    claim_start, claim_worker, claim_bytes = _claims(operations, costs.limit_bytes, len(costs.origin))
     return DispatchWork(
         worker=form.ints(operations.worker),
         kind=form.ints(operations.kind),
@@ -146,7 +146,7 @@ def _work(costs: CrewCosts, operations: OperationTable, form: Form) -> DispatchW
         leaves_bytes=form.floats(operations.leaves_bytes),
         start=form.ints(np.cumsum([0, *np.bincount(operations.worker, minlength=len(held_bytes)).tolist()])),
         held_bytes=form.floats(held_bytes),
-        limit_bytes=form.floats(costs.bytes[:, 2] * (1 + ROUNDING)),  # shares of layers add up with rounding
+        limit_bytes=form.floats(costs.limit_bytes * (1 + ROUNDING)),  # shares of layers add up with rounding
         microbatch=form.ints(units.microbatch[operations.unit]),
         claim_start=form.ints(claim_start),
         claim_worker=form.ints(claim_worker),

@@ -56,6 +56,10 @@ class Grid:
     fails as one. SlipStream, section 3.4, "Multi-GPU Servers and Tensor Parallelism"; a tensor-parallel group is one
     worker here. A **column** is the units of the same stages.
 
+    Attributes:
+        noun: what errors call the workers of equal places, one of each pipeline: those of a stage, or of a column where
+            a worker holds several virtual stages.
+
     Raises:
         InvalidInputError: the units do not divide the grid.
     """
@@ -64,12 +68,13 @@ class Grid:
     stages: int
     unit_pipelines: int = 1
     unit_stages: int = 1
+    noun: Literal["stage", "column"] = "stage"
 
     def __post_init__(self) -> None:
         if self.pipelines % self.unit_pipelines or self.stages % self.unit_stages:
             raise InvalidInputError(
                 f"units of {self.unit_pipelines} x {self.unit_stages} workers do not divide "
-                f"{self.pipelines} pipelines x {self.stages} stages",
+                f"{self.pipelines} pipelines x {self.stages} {self.noun}s",
                 where="--failure-unit",
                 fix="both numbers must divide those of the cluster: --dp and --pp",
             )
@@ -101,7 +106,7 @@ class Grid:
                 raise InvalidInputError(
                     f"there is no worker {k}/{i}",
                     where=where,
-                    fix=f"workers are 0/0 to {self.pipelines - 1}/{self.stages - 1}: pipeline/stage",
+                    fix=f"workers are 0/0 to {self.pipelines - 1}/{self.stages - 1}: pipeline/{self.noun}",
                 )
 
     def failed_units(self, failed: Iterable[Place]) -> frozenset[Place]:
@@ -137,7 +142,7 @@ class Grid:
         for column, count in enumerate(counts):
             if count >= self.units:
                 raise InfeasibleError(
-                    f"stage {column * self.unit_stages} has lost all its workers: no peer holds its parameters",
+                    f"{self.noun} {column * self.unit_stages} has lost all its workers: no peer holds its parameters",
                     where="--failed",
                     fix="restore a checkpoint and plan a new shape for the workers that are left, "
                     "as SlipStream (section 3.4) does",
@@ -153,9 +158,9 @@ class Grid:
         most = self.columns * (self.units - 1)
         if failures > most:
             raise InfeasibleError(
-                f"{failures} failures leave a stage without a live worker",
+                f"{failures} failures leave a {self.noun} without a live worker",
                 where=where,
-                fix=f"at most {most} failures leave every stage a live worker",
+                fix=f"at most {most} failures leave every {self.noun} a live worker",
             )
 
     def stage_failures(self, column_failures: Sequence[int]) -> tuple[int, ...]:

@@ -62,6 +62,7 @@ class PlacedReplanner:
             InvalidInputError: workers of a column differ.
         """
         require_alike(self.common)
+        self.grid.require_feasible(failures, "--failures")
         vector: Vector = ()
         best: Plan | None = None
         for other in sorted(self._answers(failures), key=self.bound_s):

@@ -18,11 +18,11 @@ import numpy as np
 
 from ...schemas.plan import Plan, ProofScope
 from ..placement.any_routing import routing_bound
-from ..placement.bounds import lower_bound
+from ..placement.bounds import lower_bound, with_any_split
 from ..placement.fusing import with_fused_backwards
 from ..placement.problem import PlacedProblem, SeatOrders, placed_problem, with_placed_orders
+from ..placement.promise import with_placed_prediction
 from ..placement.search import solve
-from ..scheduling.assemble import with_prediction
 from ..scheduling.problem import ROUNDING, Proven
 from ..scheduling.solve import Effort
 from .slots import Slots, route
@@ -66,10 +66,17 @@ def reroute_placed(plan: Plan, split: bool, effort: Effort) -> PlacedRerouting:
         found = solve(problems[number], share, bounds_s[number])
         if best is None or found.value_s < best.value_s:
             scope: ProofScope = "all-routings" if alike else "routing"
-            proven_s = bound_s if alike else found.bound_s
+            proven_s = bound_s if alike else _with_any_split_s(problems[number], found.bound_s)
             best = PlacedRerouting(found.value_s, proven_s, problems[number], found.orders, scope)
     assert best is not None
     return best
+
+
+def _with_any_split_s(problem: PlacedProblem, bound_s: float) -> float:
+    """What a bound is worth once orders may have B in the end: another one where a B takes less than its I and W."""
+    unjoined = with_any_split(problem) if problem.split.any() else problem
+    shorter = bool((unjoined.duration_s < problem.duration_s).any())
+    return lower_bound(unjoined).value_s if shorter else bound_s
 
 
 def rerouted_plan(plan: Plan, split: bool, effort: Effort) -> Plan:
@@ -80,7 +87,7 @@ def rerouted_plan(plan: Plan, split: bool, effort: Effort) -> Plan:
     """
     found = reroute_placed(plan, split, effort)
     fused = with_fused_backwards(found.problem, found.orders) if split else (found.problem, found.orders)
-    return with_prediction(with_placed_orders(plan, *fused), found.bound_s, found.scope)
+    return with_placed_prediction(with_placed_orders(plan, *fused), found.bound_s, found.scope)
 
 
 def routings(home: PlacedProblem, alike: bool) -> Iterator[Ints]:

@@ -269,14 +269,14 @@ class VoteCounter:
     def _losses(self, iteration: int) -> list[MicrobatchLoss]:
         """Of each micro-batch and stage once; in logs of before these are shares of the mean.
 
-        Of a worker with several stages it is what they come to together, which no sum of before has a part in.
+        Where no progress is kept it is what all stages of a worker come to together.
         """
         found = dict[tuple[int, Layers | Place], MicrobatchLoss]()
         for place, vote in self._votes[iteration].items():
-            ranges = self._layers[place]
             for loss in vote.losses:
                 told = loss if len(loss) == 3 else (*loss, 1 / len(self._wanted))
-                found[(loss[0], place) if self._rest is None else self._part(told, ranges[0])] = told
+                found[(loss[0], place) if self._rest is None else self._part(told, self._layers[place][0])] = told
+            found |= {self._part(loss, layers): loss for layers, losses in vote.stages for loss in losses}
         told_before = self._told if self._sealed(iteration) else {}
         return [*{**told_before, **found}.values()]
 

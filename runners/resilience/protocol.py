@@ -388,6 +388,7 @@ class Ready:
 
 # A micro-batch's number, the sum that is its loss, and what it is a sum of; the sum is None where it is not finite.
 MicrobatchLoss = tuple[int, float | None, float]
+StageLosses = tuple[Layers, tuple[MicrobatchLoss, ...]]  # those of some layers that a worker holds, or did
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +409,7 @@ class Vote:
         ahead: what it will take for granted when it steps before the commit; None: it waits for it.
         evaluated: losses of held-out micro-batches before this iteration, by numbers of their own.
         evaluation_s: how long that took.
+        stages: of a worker that holds several stages, and whose `losses` are none, the losses of each.
     """
 
     epoch: Index
@@ -422,6 +424,7 @@ class Vote:
     evaluated: tuple[MicrobatchLoss, ...] = ()
     evaluation_s: Seconds = 0.0
     ledger: tuple[LedgerEntry, ...] | None = None
+    stages: tuple[StageLosses, ...] = ()
     kind: Literal["vote"] = "vote"
 
     __pydantic_config__ = STRICT
@@ -443,12 +446,13 @@ class StandingTold:
 class LossesTold:
     """The losses of a worker's micro-batches of an iteration, told before it sums gradients, for those outlive it.
 
-    `losses` as in Vote: those whose gradients are in its own part of the sums.
+    `losses` and `stages` as in Vote: those whose gradients are in its own part of the sums.
     """
 
     epoch: Index
     iteration: Index
     losses: tuple[MicrobatchLoss, ...]
+    stages: tuple[StageLosses, ...] = ()
     kind: Literal["losses"] = "losses"
 
     __pydantic_config__ = STRICT

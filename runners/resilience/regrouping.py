@@ -6,7 +6,7 @@ standings are there, what is left is planned from both, and comes with the next 
 a silent worker is: who has not told by then has nothing, and drops what it has when it enters the epoch.
 
 Where nothing is worth keeping, nobody plans what is left, or that does not stand the test (schemas/check_rest.py), the
-iteration is done anew. So it is in plans with a placement: standings know one stage a worker.
+iteration is done anew.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from ...schemas.documents import parse_document
 from ...schemas.errors import RtkError
 from ...schemas.plan import Layers, Plan, place_of
 from ...schemas.protocols import Hand, Resume
-from ...schemas.resumption import LedgerEntry, Rest, Standing
+from ...schemas.resumption import LedgerEntry, Rest, Standing, nothing_of
 from .events import PlanRest, RestPlanned
 from .membership import Questions, ToldLosses, is_of_model, layers_of, seals
 from .protocol import LossesTold, MicrobatchLoss, Regroup, StandingTold
@@ -27,7 +27,6 @@ Places = tuple[tuple[str, str], ...]  # workers and their places, in the order o
 RestQuestion = tuple[str, Places, tuple[Standing, ...], Conditions]  # the plan as canonical JSON
 
 ANEW = RestPlanned(0.0, 0, None)  # there is nothing to be kept
-OF_SEVERAL_STAGES = RestPlanned(0.0, 0, None, "workers hold several virtual stages, of which nothing is kept")
 
 
 class Inventory:
@@ -77,37 +76,37 @@ class Inventory:
         """Whether members were asked, and nobody is waited for any more."""
         return self.message is not None and not self._awaited
 
-    def note(self, name: str, layers: Layers | None, told: StandingTold) -> str | None:
+    def note(self, name: str, holds: Sequence[Layers] | None, told: StandingTold) -> str | None:
         """A member has told what it has; gives what is wrong with that, in words.
 
         Args:
             name: of the member.
-            layers: that it holds.
+            holds: the ranges of layers that it holds.
             told: what it has said; of no use where it was not asked, or is not waited for any more.
         """
         if self.message is None or told.epoch != self.message.epoch or name not in self._awaited:
             return None
-        wrong = self._wrong(name, layers, told)
+        wrong = self._wrong(name, tuple(holds or ()), told)
         if wrong is None:
             self._awaited.discard(name)
             self._told[name] = told.standing
         return wrong
 
-    def _wrong(self, name: str, layers: Layers | None, told: StandingTold) -> str | None:
+    def _wrong(self, name: str, holds: tuple[Layers, ...], told: StandingTold) -> str | None:
         assert self.message is not None and self._plan is not None
         if told.iteration != self.message.iteration:
             return f"it is of iteration {told.iteration}, and {self.message.iteration} is under way"
         if told.standing.worker != name:
             return f"it is that of worker {told.standing.worker}"
-        if told.standing.layers != layers:
-            return f"it is of other layers ({told.standing.layers}) than the worker holds ({layers})"
+        if told.standing.holds != holds:
+            return f"it is of other layers ({told.standing.holds}) than the worker holds ({holds})"
         return check_standing(layers_of(self._plan), self._plan.total_microbatches(), told.standing)
 
     def give_up(self) -> None:
         """Who has not told has nothing."""
         self._awaited.clear()
 
-    def standings(self, crew: Iterable[Hand], members: Mapping[str, Layers | None]) -> tuple[Standing, ...]:
+    def standings(self, crew: Iterable[Hand], members: Mapping[str, Sequence[Layers] | None]) -> tuple[Standing, ...]:
         """Of all who will be there, in the order of their names.
 
         Args:
@@ -115,14 +114,12 @@ class Inventory:
             members: what each holds; who is none has nothing.
         """
         names = sorted(hand.worker for hand in crew)
-        return tuple(self._told.get(name) or Standing(name, members.get(name)) for name in names)
+        return tuple(self._told.get(name) or nothing_of(name, members.get(name)) for name in names)
 
     def left(self, question: RestQuestion) -> RestPlanned | PlanRest | None:
         """What is left, or what has that planned; None while it is not known, and somebody sees to it."""
         if self.message is None or self._plan is None:
             return ANEW
-        if self._plan.is_placed:
-            return OF_SEVERAL_STAGES
         if not self.is_complete:
             return None
         if all(standing.is_empty for standing in question[2]):
@@ -145,11 +142,6 @@ class Inventory:
         plan, seats, standings, conditions = question
         following = parse_document(plan.encode(), Plan, "the plan")
         return PlanRest(number, following, seats, self.message.iteration, standings, conditions)
-
-
-def stage_of(holds: Sequence[Layers] | None) -> Layers | None:
-    """The layers that a standing is of: what a worker holds, where that is one stage."""
-    return holds[0] if holds is not None and len(holds) == 1 else None
 
 
 def planned_rest(request: PlanRest, resume: Resume | None) -> RestPlanned:
@@ -179,13 +171,12 @@ def rehearse(plan: Plan, resume: Resume) -> None:
         plan: that the job begins with; the first micro-batch of each pipeline is taken to be done.
         resume: plans it.
     """
-    if plan.is_placed:
-        return
     workers = plan.live_workers()
     standings = []
     for worker in sorted(workers, key=lambda one: one.name):
-        layers, done = plan.stage_of(worker).layers, plan.microbatch_offset(worker.pipeline)
-        standings.append(Standing(worker.name, layers, ledger=(LedgerEntry(layers, (done,)),)))
+        holds, done = plan.layers_of(worker), plan.microbatch_offset(worker.pipeline)
+        has = tuple(LedgerEntry(layers, (done,)) for layers in holds)
+        standings.append(replace(nothing_of(worker.name, holds), ledger=has))
     places = tuple((worker.name, worker.name) for worker in workers)
     planned_rest(PlanRest(0, plan, places, 0, tuple(standings), HEALTHY), resume)
 
@@ -215,12 +206,13 @@ class LossBook:
         """A worker has told some; the latest of a micro-batch and a stage counts.
 
         Args:
-            layers: that it holds.
+            layers: that it holds, the first of them where they are in several ranges.
             told: by it.
             committed: the last iteration that is.
         """
         if told.epoch >= self._since and told.iteration > committed:
-            found = {(loss[0], layers[1]): (layers, loss) for loss in told.losses}
+            stages = ((layers, told.losses), *told.stages)
+            found = {(loss[0], own[1]): (own, loss) for own, losses in stages for loss in losses}
             self._told.setdefault(told.iteration, {}).update(found)
 
     def of(self, iteration: int) -> ToldLosses:

@@ -101,7 +101,7 @@ from .protocol import (
     Vote,
     Whereabouts,
 )
-from .regrouping import ANEW, Inventory, stage_of
+from .regrouping import ANEW, Inventory
 from .saving import Checkpoints
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
@@ -798,9 +798,9 @@ class CoordinatorRules:
         if member is None:
             return False
         if isinstance(told, LossesTold):
-            self._inventory.losses.add(stage_of(member.holds) or (0, 0), told, self.committed)
+            self._inventory.losses.add((member.holds or ((0, 0),))[0], told, self.committed)
             return False
-        wrong = self._inventory.note(member.name, stage_of(member.holds), told)
+        wrong = self._inventory.note(member.name, member.holds, told)
         if wrong is not None:
             self._expel(member, f"what it says to have of iteration {told.iteration} is wrong: {wrong}")
         elif self._inventory.is_complete:
@@ -812,7 +812,7 @@ class CoordinatorRules:
         if self._redone == self.committed + 1:
             return ANEW
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
-        held = {name: stage_of(member.holds) for name, member in self.members.items()}
+        held = {name: member.holds for name, member in self.members.items()}
         standings = self._inventory.standings(crew, held)
         left = self._inventory.left((plan, places, standings, self._circumstances.now))
         self._out += [left] if isinstance(left, PlanRest) else []

@@ -388,7 +388,19 @@ class Iteration:
         Raises:
             InvalidInputError: a count is negative or not finite.
         """
-        losses = self._losses if self.progress is None else self.progress.losses
+        return self._told(self._losses if self.progress is None else self.progress.losses)
+
+    @property
+    def stage_losses(self) -> dict[Layers, dict[int, tuple[float, float]]] | None:
+        """The same for each stage of this rank, by its layers; None where it has but one, or keeps no progress."""
+        stages = self.rank.plan.stages_of(self.rank.worker)
+        if self._sums is None or len(stages) == 1:
+            return None
+        found = self._sums.losses_within([stage.layers for stage in stages])
+        return {layers: self._told(losses) for layers, losses in found.items()}
+
+    def _told(self, losses: Mapping[int, torch.Tensor]) -> dict[int, tuple[float, float]]:
+        """Losses as numbers."""
         values = torch.stack(list(losses.values())).tolist() if losses else []
         for number, (_, count) in zip(losses, values, strict=True):
             if not 0 <= count < math.inf:
@@ -411,6 +423,8 @@ class Iteration:
 
     def _prepare(self) -> None:
         """Before anything is announced."""
+        if self.progress is not None:
+            self.progress.stages = tuple(stage.layers for stage in self.rank.plan.stages_of(self.rank.worker))
         if self.progress is not None and self.rank.program.rest is not None:
             self.rank.held.attach()
             self._gather(self.progress)
@@ -435,13 +449,22 @@ class Iteration:
         self._own = wanted.difference(self._messages)
         begun = {self._stash(one) for one in computed if one.operation.kind == "F"}
         progress.keep_stashes(
-            {rank.tags.microbatch(one.operation) for one in computed if self._stash(one) not in begun}
+            {
+                (rank.tags.microbatch(one.operation), rank.layers_of(one))
+                for one in computed
+                if one.accumulates and self._stash(one) not in begun
+            }
         )
 
     def _stash(self, one: Compute) -> Hashable:
-        """By which the stage knows a micro-batch under way: its global number, in all its layers."""
+        """By which the stage knows a micro-batch under way: its global number, in all its layers.
+
+        What is computed again for its message may be under way there already.
+        """
         number = self.rank.tags.microbatch(one.operation)
-        return number if one.layers is None and one.accumulates else (number, self.rank.layers_of(one))
+        if not one.accumulates:
+            return number, self.rank.layers_of(one), "again"
+        return number if one.layers is None else (number, one.layers)
 
     def _key_of(self, message: Message) -> MessageKey:
         """By which the log knows a message, its boundary for a link."""
@@ -628,7 +651,7 @@ class Iteration:
         held = self.rank.held
         held.gradients.require_attached()
         if self._sums is not None:
-            if self.rank.program.rest is not None:
+            if self.rank.program.rest is not None or len(self.rank.plan.seats_of(self.rank.worker)) > 1:
                 self.ledger = ledger_entries(self._sums.ledger)
             if self.rank.before_sums is not None:
                 self.rank.before_sums(self)

@@ -6,20 +6,23 @@ noted with each operation; between two waits nothing interrupts, so it needs no 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from dataclasses import replace
 
 import torch
 
 from ...schemas.orders import Kind
 from ...schemas.plan import Layers
 from ...schemas.resumption import (
+    Begun,
+    LastDone,
     MessageKey,
     SharedLayers,
     Standing,
     held_messages,
     layer_runs,
     ledger_entries,
-    stashes_of,
+    nothing_of,
+    stashes_within,
 )
 from .held_stage import HeldStage
 
@@ -94,7 +97,7 @@ class StageSums:
 
     def holds(self, layer: int) -> bool:
         """Whether the stage has a layer."""
-        return self.held.layers_range[0] <= layer < self.held.layers_range[1]
+        return layer in self.held.numbers
 
     def add(self, layers: Layers, microbatch: int, loss: torch.Tensor | None = None) -> None:
         """The gradients of a micro-batch are in those of some layers, all of them, and with them its loss counts.
@@ -108,7 +111,7 @@ class StageSums:
             self.ledger.setdefault(layer, set()).add(microbatch)
         if loss is not None:
             self.losses[microbatch, layers[1] - 1] = loss
-            if self.held.is_last and layers[1] == self.held.layers_range[1]:
+            if self.held.is_last and layers[1] - 1 == self.held.numbers[-1]:
                 self.held.gradients.add_loss(loss)
 
     def give_up(self, layers: Iterable[int]) -> None:
@@ -184,10 +187,9 @@ class StageSums:
             given: that stage's, of the same iteration, with nothing sealed but `sealed`.
             sealed: the layers that are sealed for everybody.
         """
-        (first, stop), (begin, end) = given.held.layers_range, self.held.layers_range
-        both = range(max(first, begin), min(stop, end))
-        if both:
-            self.held.take_sums((both.start, both.stop), given.held)
+        both = set(given.held.numbers).intersection(self.held.numbers)
+        for layers in layer_runs(both):
+            self.held.take_sums(layers, given.held)
         self.ledger = {layer: set(own) for layer, own in given.ledger.items() if layer in both}
         self.losses = {
             (microbatch, layer): loss
@@ -201,6 +203,20 @@ class StageSums:
             else:
                 self.give_up(layer for layer in tie if layer in both and layer not in sealed)
         self.seal(given.sealed.intersection(both), given.ties.intersection(self.held.gradients.ties))
+
+    def losses_within(self, stages: Iterable[Layers]) -> dict[Layers, dict[int, torch.Tensor]]:
+        """[sum, count] of micro-batches, by the stage that gave them; those of layers in none of these by themselves.
+
+        Args:
+            stages: the layers of each.
+        """
+        found: dict[Layers, dict[int, torch.Tensor]] = {}
+        known = list(stages)
+        for (microbatch, layer), loss in sorted(self.losses.items()):
+            stage = next((own for own in known if own[0] <= layer < own[1]), (layer, layer + 1))
+            losses = found.setdefault(stage, {})
+            losses[microbatch] = losses[microbatch] + loss if microbatch in losses else loss
+        return found
 
     def _clear(self, layer: int) -> None:
         for view in self.held.gradients.of_layers((layer, layer + 1)):
@@ -218,16 +234,18 @@ class IterationProgress:
     Attributes:
         log: the messages.
         sums: what the gradients are; None before the iteration has begun here.
+        stages: the layers of each stage of this worker, by the plan that it executes or did last.
     """
 
     def __init__(self, limit_bytes: float | None = None) -> None:
         self.log = MessageLog(limit_bytes)
         self.sums: StageSums | None = None
+        self.stages: tuple[Layers, ...] = ()
         # Micro-batches under way, in some layers: what was done last, and the loss.
-        self._under_way: dict[tuple[int, Layers], tuple[Literal["F", "I"], torch.Tensor | None]] = {}
+        self._under_way: dict[Begun, tuple[LastDone, torch.Tensor | None]] = {}
 
     def begin(self, held: HeldStage) -> None:
-        """A stage, whose gradients are 0, begins with nothing of the iteration but messages."""
+        """A worker's layers, whose gradients are 0, begin with nothing of the iteration but messages."""
         self._under_way.clear()
         self.sums = StageSums(held)
 
@@ -250,22 +268,15 @@ class IterationProgress:
         else:
             self.sums.add(layers, microbatch, loss)
 
-    def keep_stashes(self, microbatches: Collection[int]) -> None:
-        """Drop all that is under way but these micro-batches, in the whole stage.
-
-        Args:
-            microbatches: global numbers.
-        """
+    def keep_stashes(self, begun: Collection[Begun]) -> None:
+        """Drop all that is under way but these micro-batches in these stages."""
         assert self.sums is not None
         held = self.sums.held
+        kept = {number if held.holds == (layers,) else (number, layers) for number, layers in begun}
         for key in held.stage.held_keys():
-            if key not in microbatches:
+            if key not in kept:
                 held.stage.drop(key)
-        self._under_way = {
-            (number, layers): last
-            for (number, layers), last in self._under_way.items()
-            if number in microbatches and layers == held.layers_range
-        }
+        self._under_way = {key: last for key, last in self._under_way.items() if key in begun}
 
     def give_up(self, layers: Collection[Layers]) -> None:
         """Have nothing in the sums over some layers; nor over any, if the I of a micro-batch is in them already.
@@ -280,8 +291,8 @@ class IterationProgress:
         assert self.sums is not None
         dropped = {layer for own in layers for layer in range(*own)}
         if any(last == "I" for last, _ in self._under_way.values()):
-            dropped = set(range(*self.sums.held.layers_range)) - self.sums.sealed
-            self.keep_stashes({number for (number, _), (last, _) in self._under_way.items() if last == "F"})
+            dropped = set(self.sums.held.numbers) - self.sums.sealed
+            self.keep_stashes({key for key in self._whole() if self._under_way[key][0] == "F"})
         self.sums.give_up(dropped)
 
     def move_to(self, sums: StageSums) -> None:
@@ -312,24 +323,25 @@ class IterationProgress:
             ties: as of `lower`.
         """
         sums = self.sums
+        nothing = replace(nothing_of(worker, held.holds), splits=held.stage.is_split)
         if sums is None:
-            shared = tuple(SharedLayers(tie) for tie in ties)
-            return Standing(worker, held.layers_range, held.stage.is_split, ties=shared)
+            return replace(nothing, ties=tuple(SharedLayers(tie) for tie in ties))
         for (number, layers), (last, _) in list(self._under_way.items()):
-            if last == "I" and layers != held.layers_range:
+            if last == "I" and layers not in self.stages:
                 held.stage.backward_weight((number, layers))
                 self.note("W", number, layers)
-        stashes = {
-            number: last for (number, layers), (last, _) in self._under_way.items() if layers == held.layers_range
-        }
+        stashes = {key: self._under_way[key][0] for key in self._whole()}
         self.keep_stashes(stashes)
-        return Standing(
-            worker,
-            held.layers_range,
-            held.stage.is_split or "I" in stashes.values(),  # it was, though what is left here since then needs no I
-            ledger_entries(sums.ledger),
-            layer_runs(sums.sealed),
-            stashes_of(stashes),
-            held_messages(self.log.keys()),
-            tuple(SharedLayers(tie, tie in sums.ties) for tie in ties),
+        return replace(
+            nothing,
+            splits=nothing.splits or "I" in stashes.values(),  # it did, though what is left since then needs no I
+            ledger=ledger_entries(sums.ledger),
+            sealed=layer_runs(sums.sealed),
+            stashes=stashes_within(held.holds, stashes),
+            messages=held_messages(self.log.keys()),
+            ties=tuple(SharedLayers(tie, tie in sums.ties) for tie in ties),
         )
+
+    def _whole(self) -> set[Begun]:
+        """What is under way in whole stages."""
+        return {key for key in self._under_way if key[1] in self.stages}

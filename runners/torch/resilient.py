@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -42,7 +43,7 @@ from ...schemas.documents import digest, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
 from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.protocols import Examined, Measured
-from ...schemas.resumption import Rest, Standing
+from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
@@ -64,11 +65,11 @@ from ..resilience.protocol import (
     Regroup,
     Saved,
     Spans,
+    StageLosses,
     Vote,
     Welcome,
     Whereabouts,
 )
-from ..resilience.regrouping import stage_of
 from ..resilience.worker_rules import (
     Action,
     Connect,
@@ -610,10 +611,10 @@ class ResilientWorker:
 
     def _standing(self, regroup: Regroup) -> Standing:
         """What there is of an iteration under way; what is not told of is dropped."""
-        layers, progress = stage_of(self._rules.holds), self._progress.get(regroup.iteration)
-        if progress is None or layers is None or self._task.log_memory_bytes == 0:
+        holds, progress = self._rules.holds, self._progress.get(regroup.iteration)
+        if progress is None or holds is None or self._task.log_memory_bytes == 0:
             self._drop_progress()
-            return Standing(self._task.name, layers)
+            return nothing_of(self._task.name, holds)
         return progress.standing(self._task.name, self._held, trained_together(self._ties))
 
     def _progress_of(self, iteration: int) -> IterationProgress:
@@ -634,8 +635,9 @@ class ResilientWorker:
         """Before an iteration's first sum: what is in the sums outlives this worker, and so shall the losses."""
         epoch = self._rules.epoch
         assert epoch is not None
-        if losses := told(iteration.losses):
-            self._link.send(LossesTold(epoch.epoch, iteration.number, losses))
+        losses, stages = losses_of(iteration)
+        if losses or stages:
+            self._link.send(LossesTold(epoch.epoch, iteration.number, losses, stages))
 
     def _examine(self, epoch: Epoch, rank: int) -> Examined | None:
         """The pause before an epoch's first iteration in which suspicious groups are examined, with its faults."""
@@ -668,20 +670,22 @@ class ResilientWorker:
             batch.prefetch(number, rank.reads)  # of the first iteration of a plan nothing has been read
             batch.prefetch(number + 1, self._by_plan.reads)
         self._forget_until(self._rules.committed)
-        is_noted = is_rest or (self._task.log_memory_bytes != 0 and not rank.plan.is_placed)
+        is_noted = is_rest or self._task.log_memory_bytes != 0
         iteration = Iteration(rank, number, batch(number), self._progress_of(number) if is_noted else None)
         iteration.reduce()
         self._activity.be("computing", "vote")
-        losses, squares = told(iteration.losses), self._held.squared_norms(self._by_plan.first_held)
+        (losses, stages), squares = losses_of(iteration), self._held.squared_norms(self._by_plan.first_held)
         norms = tuple((layer, square if isfinite(square) else None) for layer, square in sorted(squares.items()))
         # Of layers that others hold as well they tell it, and a step of what is not finite can be undone.
-        is_finite = None not in [value for _, value, *_ in (*losses, *norms)]
+        of_stages = chain.from_iterable(own for _, own in stages)
+        is_finite = None not in [value for _, value, *_ in (*losses, *of_stages, *norms)]
         self._iteration = iteration
         measured = self._measured(epoch, iteration, plane)
         learning_rate = self._held.learning_rate_after(self._rules.taken)
         return Vote(
             *(epoch.epoch, number, is_finite, iteration.microbatches, losses, measured, norms, learning_rate),
             ledger=iteration.ledger,
+            stages=stages,
         )
 
     def _measured(self, epoch: Epoch, iteration: Iteration, plane: Plane) -> Measured:
@@ -748,6 +752,16 @@ class ResilientWorker:
 
     def _now_s(self) -> float:
         return time.perf_counter() + self._clock_ahead_s
+
+
+def losses_of(iteration: Iteration) -> tuple[tuple[MicrobatchLoss, ...], tuple[StageLosses, ...]]:
+    """The losses that a worker tells: those of its stage, or where progress is kept in several stages those of each."""
+    stages = iteration.stage_losses
+    return (
+        (told(iteration.losses), ())
+        if stages is None
+        else ((), tuple((layers, told(stages[layers])) for layers in sorted(stages)))
+    )
 
 
 def told(losses: Mapping[int, tuple[float, float]]) -> tuple[MicrobatchLoss, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan
+from ...schemas.resumption import seat_at, seats_in
 from ...schemas.timeline import Span
 from ..program import Compute, Program, step_s
 from ..resilience.membership import layers_of
@@ -77,10 +78,11 @@ class IterationAttempt:
     def run_weights(self, rank: int, work: PartialWork) -> float:
         """Have a rank that has left run the W of what it has half done in parts of its stage; gives when it is done."""
         plan, worker = self.program.plan, self.program.workers[rank]
-        stage, end_s = plan.stage_of(worker), self.cuts_s[rank]
+        seats, end_s = seats_in(plan, worker), self.cuts_s[rank]
         self.added[rank] = []
         for number, layers in work.halves:
-            one = Compute(Operation("W", *plan.microbatch_at(number)), layers)
+            one = Compute(Operation("W", *plan.microbatch_at(number), seat_at(seats, layers)), layers)
+            stage = plan.stage_at(worker, one.operation)
             start_s, end_s = end_s, end_s + seconds_of(one, stage, worker)
             name = name_of_operation(one, worker.pipeline, stage)
             self.added[rank].append(Span(worker.name, name, start_s, end_s, self.iteration))

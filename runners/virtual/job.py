@@ -73,7 +73,7 @@ from ..resilience.protocol import (
     Suspect,
     Vote,
 )
-from ..resilience.regrouping import planned_rest, stage_of
+from ..resilience.regrouping import planned_rest
 from ..resilience.rules import CoordinatorRules
 from ..resilience.worker_rules import (
     Connect,
@@ -502,9 +502,7 @@ class _World:
             self._stop(act, rank)
             told_s = max(told_s, act.left_s[rank])
             run = next((run for run in act.runs if run.iteration == iteration), None)
-            if act.plan.is_placed:  # of such an iteration nothing is kept: it is done anew
-                process.work = NOTHING
-            elif run is not None:
+            if run is not None:
                 work = run.work(rank, act.left_s[rank], act.called_s[rank])
                 told_s = max(told_s, run.run_weights(rank, work))
                 process.work = work.finished(act.plan)
@@ -528,9 +526,7 @@ class _World:
 
     def _tell_standing(self, process: Process, asked: TellStanding) -> None:
         if process.died_s > self.now_s and self.end is None and process.rules.action == asked:
-            process.rules.go_on(
-                process.work.standing(process.name, stage_of(process.rules.holds), self._splits(process))
-            )
+            process.rules.go_on(process.work.standing(process.name, process.rules.holds, self._splits(process)))
             self._carry_on(process)
 
     def _splits(self, process: Process) -> bool:

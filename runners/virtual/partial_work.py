@@ -4,19 +4,22 @@ Real workers keep the tensors (runners/torch/progress.py); here it is known whic
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from ...schemas.plan import Layers, Plan
 from ...schemas.resumption import (
+    Begun,
+    LastDone,
     MessageKey,
     Rest,
     Standing,
     held_messages,
     layer_runs,
+    layers_in,
     ledger_entries,
-    stashes_of,
+    nothing_of,
+    stashes_within,
 )
 from ..program import Compute, Program, made_by, taken_by
 from ..resilience.membership import layers_of
@@ -31,9 +34,9 @@ class PartialWork:
         splits: whether its F are followed by I and W; None: it has run none.
         ledger: by layer, the micro-batches in its own part of the sum, which a sealed layer may have as well.
         sealed: layers whose sums have ended here.
-        stashes: what was done last of micro-batches that are under way.
+        stashes: what was done last of micro-batches that are under way in stages of the worker.
         messages: that it has sent or taken, in this order.
-        halves: micro-batches whose I was run in a part of the worker's stage, and these layers: their W must be run
+        halves: micro-batches whose I was run in a part of a stage, and these layers: their W must be run
             before the ledger is told, for a standing knows stashes of whole stages only.
         losses: micro-batches whose losses it has, as their gradients of the last layer are, or were, in its own part.
     """
@@ -41,9 +44,9 @@ class PartialWork:
     splits: bool | None = None
     ledger: Mapping[int, frozenset[int]] = field(default_factory=dict)
     sealed: frozenset[int] = frozenset()
-    stashes: Mapping[int, Literal["F", "I"]] = field(default_factory=dict)
+    stashes: Mapping[Begun, LastDone] = field(default_factory=dict)
     messages: tuple[MessageKey, ...] = ()
-    halves: tuple[tuple[int, Layers], ...] = ()
+    halves: tuple[Begun, ...] = ()
     losses: frozenset[int] = frozenset()
 
     def finished(self, plan: Plan) -> "PartialWork":
@@ -65,27 +68,26 @@ class PartialWork:
             plan: that follows.
             rank: its own there.
         """
-        held = range(*plan.stage_of(plan.live_workers()[rank]).layers)
-        sealed = frozenset(_layers_of(rest.sealed)) & frozenset(held)
-        dropped = {*_layers_of(rest.workers[rank].given_up), *sealed}
+        held = layers_in(plan.layers_of(plan.live_workers()[rank]))
+        sealed = layers_in(rest.sealed) & held
+        dropped = {*layers_in(rest.workers[rank].given_up), *sealed}
         kept = {layer: numbers for layer, numbers in self.ledger.items() if layer in held and layer not in dropped}
         return replace(self, ledger=kept, sealed=sealed, stashes=rest.taken_up(rank, plan))
 
-    def standing(self, worker: str, layers: Layers | None, splits: bool) -> Standing:
+    def standing(self, worker: str, holds: Sequence[Layers] | None, splits: bool) -> Standing:
         """It, as the worker tells it.
 
         Args:
             worker: its name.
-            layers: that it holds.
+            holds: the ranges of layers that it holds.
             splits: whether F that it may run would be followed by I and W.
         """
-        return Standing(
-            worker=worker,
-            layers=layers,
+        return replace(
+            nothing_of(worker, holds),
             splits=splits if self.splits is None else self.splits,
             ledger=ledger_entries({layer: own for layer, own in self.ledger.items() if layer not in self.sealed}),
             sealed=layer_runs(self.sealed),
-            stashes=stashes_of(self.stashes),
+            stashes=stashes_within(holds or (), self.stashes),
             messages=held_messages(self.messages),
         )
 
@@ -152,25 +154,19 @@ def worked(
     return replace(work.so_far(), messages=log.newest(work.messages))
 
 
-def _layers_of(runs: Iterable[Layers]) -> Iterator[int]:
-    return (layer for run in runs for layer in range(*run))
-
-
 class _Work:
     """The part of a worker in an iteration, operation by operation."""
 
     def __init__(self, before: PartialWork, plan: Plan, rank: int) -> None:
         self._plan = plan
         worker = plan.live_workers()[rank]
-        # From the first layer that it holds to the last one: of several stages none is that.
-        ranges = plan.layers_of(worker)
-        self._own = ranges[0][0], ranges[-1][1]
+        self._stages = [stage.layers for stage in plan.stages_of(worker)]
         self._layers = layers_of(plan)
         kinds = {one.kind for one in worker.operations()}
         self._splits = bool(kinds & {"I", "W"}) if before.splits is None and kinds else before.splits
         self._ledger = {layer: set(own) for layer, own in before.ledger.items()}
         # Micro-batches under way, in some layers: what was done last.
-        self._under_way = {(number, self._own): after for number, after in before.stashes.items()}
+        self._under_way = dict(before.stashes)
         self.messages = dict.fromkeys(before.messages)
         self._losses = set(before.losses)
         self.sealed = set(before.sealed)
@@ -179,7 +175,7 @@ class _Work:
         """An operation is done."""
         kind, pipeline, microbatch, _ = one.operation
         number = self._plan.microbatch_offset(pipeline) + microbatch
-        layers = one.layers or self._own
+        layers = one.layers or self._stages[0]
         for exchanged in (taken_by, made_by):
             message = exchanged(one.operation, layers, self._layers)
             if message is not None:
@@ -195,13 +191,19 @@ class _Work:
         if layers[1] == self._layers:
             self._losses.add(number)
 
+    def _is_whole(self, begun: Begun) -> bool:
+        """Whether a micro-batch is under way in a whole stage."""
+        return begun[1] in self._stages
+
     def so_far(self) -> PartialWork:
         """What has come of all that was run, but for messages."""
         return PartialWork(
             splits=self._splits,
             ledger={layer: frozenset(own) for layer, own in self._ledger.items()},
             sealed=frozenset(self.sealed),
-            stashes={number: last for (number, layers), last in self._under_way.items() if layers == self._own},
-            halves=tuple(sorted(key for key, last in self._under_way.items() if last == "I" and key[1] != self._own)),
+            stashes={key: last for key, last in self._under_way.items() if self._is_whole(key)},
+            halves=tuple(
+                sorted(key for key, last in self._under_way.items() if last == "I" and not self._is_whole(key))
+            ),
             losses=frozenset(self._losses),
         )

@@ -107,3 +107,19 @@ def test_a_proof_can_be_demanded(folder: Path) -> None:
     assert done.returncode == 4, done.stderr
     assert "not proven optimal" in done.stderr
     assert rtk("verify", "open.json", cwd=folder).returncode == 0
+
+
+def test_workers_of_several_stages(folder: Path) -> None:
+    """A V loses a worker, has a slow one and a slow link, and is planned as if there was only the first; the best
+    placement says what each is worth."""
+    costs = (LayerCost(0.005, 0.005, 0.005),)
+    layers = (Layer(costs, activation_bytes=1.0, weight_stash_bytes=0.5),) * 8
+    write_document(str(folder / "eight.json"), Profile(layers))
+    shape = ("--pp", "4", "--dp", "3", "--microbatches", "6", "--memory-limit", "8")
+    wrong = ("--failed", "1/2", "--slow", "2/1=1.5", "--link-delay", "0/1=40ms")
+    placed = ("--placement", "best", "-o", "v.json")
+    done = rtk("plan", "joint", "eight.json", *shape, *wrong, *placed, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "v, 2 chunks: 270 ms (optimal)" in done.stderr
+    assert "slow links that carry nothing: 0/1" in done.stderr
+    assert rtk("verify", "v.json", cwd=folder).returncode == 0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from rtk.planners.explain.explain import explain
-from rtk.planners.explain.what_if import troubles_of
+from rtk.planners.explain.troubles import troubles_of
 from rtk.planners.explain.words import words_of_explanation
 from rtk.planners.joint.plan import replan_joint
 from rtk.planners.scheduling.solve import Effort

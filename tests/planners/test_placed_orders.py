@@ -56,8 +56,8 @@ def rules(draw: st.DrawFn, problem: PlacedProblem) -> DueTimes:
     shape = (*problem.executor.shape, KINDS)
     offset_s = chance.normal(size=shape if draw(st.booleans()) else shape[1:]) * draw(st.sampled_from([0.0, 1.0, 9.0]))
     due_s = np.arange(problem.jobs, dtype=np.float64) * draw(st.sampled_from([0.0, 1.0, 5.0, -3.0]))
-    burst = draw(st.sampled_from([None, 0.0, 1.0, 2.5]))
-    return DueTimes(due_s, offset_s, burst, draw(st.sampled_from([0.0, 1.0, 9.0])), draw(st.sampled_from([0.0, 0.7])))
+    enters_s = chance.normal(size=problem.jobs) + np.arange(problem.jobs) * draw(st.sampled_from([0.0, 1.0, 9.0]))
+    return DueTimes(due_s, offset_s, enters_s if draw(st.booleans()) else 0.0, draw(st.sampled_from([0.0, 0.7])))
 
 
 def complete(problem: PlacedProblem, orders: SeatOrders) -> bool:

@@ -77,5 +77,7 @@ def test_what_is_not_for_placements_is_refused_by_name(tmp_path: Path) -> None:
         plan_atlas(ALIKE, str(tmp_path / "atlas"), **SHAPE | {"placement": "best"})
     with pytest.raises(InvalidInputError, match="--cost"):
         plan_slipstream(ALIKE, **SHAPE, failures=1, cost="scheduler")
-    with pytest.raises(InfeasibleError):
+    with pytest.raises(InfeasibleError, match="column 1 has lost all its workers"):
         plan_slipstream(ALIKE, **SHAPE, failed=["0/1", "1/1", "2/1"])
+    with pytest.raises(InfeasibleError, match="leave a column without a live worker"):
+        plan_slipstream(ALIKE, **SHAPE, failures=99)

@@ -46,6 +46,24 @@ def test_no_routing_is_below_the_bound(plan: Plan) -> None:
     assert (promised.proof == "optimal") == (promised.lower_bound_s == promised.iteration_time_s)
 
 
+@settings(max_examples=25, deadline=None)
+@given(placed_grids(), st.floats(0.6, 1.0), st.booleans())
+def test_no_plan_is_below_its_bound_where_a_full_backward_takes_less_than_its_halves(
+    plan: Plan, share: float, alike: bool
+) -> None:
+    """Orders get B in the end, and then they take less than the same ones with I and W: the bound is for those, too."""
+    (template,) = plan.templates
+    stages = tuple(
+        replace(one, backward_s=share * (one.backward_input_s + one.backward_weight_s)) for one in template.stages
+    )
+    first, *others = plan.workers
+    workers = plan.workers if alike else (replace(first, slowdown=None if first.failed else 1.5), *others)
+    shorter = replace(plan, templates=(replace(template, stages=stages),), workers=workers)
+    found = rerouted_plan(shorter, True, RULES)
+    assert check_plan(found) == []
+    assert found.prediction is not None and found.prediction.lower_bound_s <= found.prediction.iteration_time_s
+
+
 @settings(max_examples=60, deadline=None)
 @given(placed_grids(), st.booleans())
 def test_whichever_way_micro_batches_go_no_peer_has_more_than_its_share(plan: Plan, alike: bool) -> None:

@@ -11,34 +11,45 @@ from rtk.planners.resumption.plan import plan_rest
 from rtk.schemas.check_rest import check_rest
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Layers, Plan, Stage
+from rtk.schemas.plan import Layers, Placement, Plan, Stage
 from rtk.schemas.resumption import RestOperation
 
-from ..random_plans import Own, RandomPlans
-from .toy_iteration import ToyEpoch, ToyModel, ToyWorker, check_done, take_over
+from ..placed_plans import folded, looped
+from ..random_plans import Own, PlacedPlans, RandomPlans
+from .toy_iteration import ToyEpoch, ToyModel, ToyWorker, check_done, stages_of, take_over
 
 
 class Job:
-    """A toy job: a plan, who is where, and random losses."""
+    """A toy job: a plan, who is where, and random losses; with a placement where pipelines are cut alike."""
 
-    def __init__(self, seed: int, alike: bool, ties: bool) -> None:
+    def __init__(self, seed: int, alike: bool, ties: bool, placement: Placement | None = None) -> None:
         self.rng = rng = Random(seed)
-        self.alike = alike
-        layers = rng.randint(3, 9)
+        self.alike, self.is_placed = alike, placement is not None
+        layers = rng.randint(3, 9) if placement is None else sum(map(len, placement)) + rng.randint(0, 3)
         self.model = ToyModel(layers, ((0, layers - 1),) if ties else ())
         self.splits = rng.random() < 0.7
         self.limit = rng.random() < 0.3
         delay_s, dp, microbatches = rng.choice((0.0, 0.0, 0.3)), rng.randint(2, 4), rng.randint(2, 4)
         self.total = dp * microbatches
-        self.plans = RandomPlans(rng, layers, self.stage, self.order, delay_s=delay_s, leaves_out=0.2)
-        if alike:
+        self.plans: RandomPlans | PlacedPlans
+        if placement is not None:
+            limit_bytes = rng.choice((9.0, 18.0)) if self.limit else None
+            kinds = "FIW" if self.splits else "FB"
+            self.plans = PlacedPlans(
+                rng, layers, self.stage, placement, kinds, delay_s=delay_s, limit_bytes=limit_bytes
+            )
+        else:
+            self.plans = RandomPlans(rng, layers, self.stage, self.order, delay_s=delay_s, leaves_out=0.2)
+        if isinstance(self.plans, PlacedPlans):
+            self.plans.begin(dp, microbatches)
+        elif alike:
             self.plans.begin_alike(dp, microbatches)
         else:
             self.plans.begin_unlike(rng.randint(4, 8), self.total)
         self.names = 0
         self.workers = [self.newcomer() for _ in self.plan.live_workers()]
         for worker, who in zip(self.plan.live_workers(), self.workers, strict=True):
-            who.layers = self.plan.stage_of(worker).layers
+            who.stages = stages_of(self.plan, worker)
             who.splits = self.splits
 
     @property
@@ -49,7 +60,7 @@ class Job:
     def newcomer(self) -> ToyWorker:
         """Somebody who has nothing."""
         self.names += 1
-        return ToyWorker(f"w{self.names}", None)
+        return ToyWorker(f"w{self.names}")
 
     def stage(self, layers: Layers) -> Stage:
         """A stage whose layers take random times."""
@@ -63,7 +74,7 @@ class Job:
             optimizer_s=rng.choice((0.0, 0.25)),
             activation_bytes=3.0,
             weight_stash_bytes=1.0,
-            memory_limit_bytes=rng.choice((3.0, 6.0, 9.0)) if self.limit else None,
+            memory_limit_bytes=rng.choice((3.0, 6.0, 9.0)) if self.limit and not self.is_placed else None,
         )
 
     def order(self, own: Own, pipeline: int) -> str:
@@ -79,7 +90,7 @@ class Job:
         for who in self.workers:
             who.clear()
         orders = [
-            [RestOperation(one, self.plan.stage_of(worker).layers) for one in worker.operations()]
+            [RestOperation(one, self.plan.stage_at(worker, one).layers) for one in worker.operations()]
             for worker in self.plan.live_workers()
         ]
         return ToyEpoch(self.model, self.plan, self.workers, orders, (), self.rng)
@@ -92,7 +103,7 @@ class Job:
             victims.add(min(max(0, min(victims) + rng.choice((-1, 1))), live - 1))
         survivors = [who for number, who in enumerate(self.workers) if number not in victims]
         coming = [self.newcomer() for _ in range(rng.choice((0, 0, 1, 2)))]
-        held = {layer for who in survivors if who.layers for layer in range(*who.layers)}
+        held = {layer for who in survivors for layer in who.held}
         # Nobody may copy the state of a stage whose holders are all new.
         if not survivors or (self.alike and len(held) < self.model.layers):
             return None
@@ -124,13 +135,13 @@ def live_through(job: Job, deaths: int) -> None:
         job.workers = crew
         seats = tuple((who.name, worker.place) for who, worker in zip(crew, job.plan.live_workers(), strict=True))
         for who in crew:
-            if who.layers is None:
+            if not who.stages:
                 who.splits = job.splits
         try:
             rest = plan_rest(job.plan, seats, 3, standings, HEALTHY)
         except InfeasibleError:
             for worker, who in zip(job.plan.live_workers(), crew, strict=True):
-                who.layers = job.plan.stage_of(worker).layers
+                who.stages = stages_of(job.plan, worker)
             epoch = job.first_epoch()
             continue
         assert check_rest(job.plan, rest) == []
@@ -156,3 +167,15 @@ def test_pipelines_cut_alike_go_on_with_every_sum_right(seed: int, deaths: int, 
 def test_pipelines_cut_unlike_go_on_with_every_sum_right(seed: int, deaths: int, ties: bool) -> None:
     """The same where survivors and newcomers form other pipelines, cut elsewhere."""
     live_through(Job(seed, alike=False, ties=ties), deaths)
+
+
+PLACEMENTS = [folded(2, 2), looped(2, 2), folded(3, 2), looped(2, 3), ((0, 4), (1, 3), (2,)), ((0, 1), (2, 3))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from(PLACEMENTS), st.booleans())
+def test_workers_of_several_stages_go_on_with_every_sum_right(
+    seed: int, deaths: int, placement: Placement, ties: bool
+) -> None:
+    """The same where workers hold several virtual stages, whose chunks go to different peers."""
+    live_through(Job(seed, alike=True, ties=ties, placement=placement), deaths)

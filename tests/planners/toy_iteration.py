@@ -9,10 +9,10 @@ a x + b; the gradient of its output g becomes a g. Of its parameters' gradients 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from rtk.schemas.plan import Layers, Plan
+from rtk.schemas.plan import Layers, Plan, Worker
 from rtk.schemas.resumption import (
     Rest,
     RestOperation,
@@ -20,8 +20,10 @@ from rtk.schemas.resumption import (
     Standing,
     held_messages,
     layer_runs,
+    layers_in,
     ledger_entries,
-    stashes_of,
+    nothing_of,
+    stashes_within,
 )
 
 from ..strategies import number_of
@@ -98,9 +100,15 @@ class UnderWay:
 class ToyWorker:
     """What a worker has; `own` are its parts of the sums, `sums` those that have ended."""
 
-    def __init__(self, name: str, layers: Layers | None) -> None:
-        self.name, self.layers, self.splits = name, layers, True
+    def __init__(self, name: str) -> None:
+        self.name, self.splits = name, True
+        self.stages: tuple[Layers, ...] = ()
         self.clear()
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The layers of all its stages."""
+        return layers_in(self.stages)
 
     def clear(self) -> None:
         """Nothing of the iteration."""
@@ -114,21 +122,23 @@ class ToyWorker:
     def standing(self, model: ToyModel) -> Standing:
         """What it tells. Of parts of its layers W is run first, for what their I has added could not be told."""
         for (m, layers, counts), one in list(self.under_way.items()):
-            if counts and layers != self.layers and one.after == "I":
+            if counts and layers not in self.stages and one.after == "I":
                 weigh(self, m, one)
                 del self.under_way[m, layers, counts]
         whole = {
-            m: one.after for (m, layers, counts), one in self.under_way.items() if counts and layers == self.layers
+            (m, layers): one.after
+            for (m, layers, counts), one in self.under_way.items()
+            if counts and layers in self.stages
         }
-        return Standing(
-            worker=self.name,
-            layers=self.layers,
+        holds = layer_runs(self.held)
+        return replace(
+            nothing_of(self.name, holds or None),
             splits=self.splits,
             ledger=ledger_entries(self.ledger),
             sealed=layer_runs(self.sums),
-            stashes=stashes_of(whole),  # type: ignore[arg-type]
+            stashes=stashes_within(holds, whole),  # type: ignore[arg-type]
             messages=held_messages(self.log),  # type: ignore[arg-type]
-            ties=tuple(SharedLayers(tie, tie in self.tie_sums) for tie in model.ties) if self.layers else (),
+            ties=tuple(SharedLayers(tie, tie in self.tie_sums) for tie in model.ties) if holds else (),
         )
 
 
@@ -231,7 +241,7 @@ class ToyEpoch:
 
     def _parts(self, sealed: Sequence[Layers]) -> Iterator[Part]:
         done = {layer for first, stop in sealed for layer in range(first, stop)}
-        held = [set(range(*worker.layers)) for worker in self.workers if worker.layers]
+        held = [worker.held for worker in self.workers]
         holders = [frozenset(n for n, own in enumerate(held) if layer in own) for layer in range(self.model.layers)]
         for layer in reversed(range(self.model.layers)):
             if layer not in done:
@@ -265,7 +275,7 @@ class ToyEpoch:
 def run_operation(model: ToyModel, worker: ToyWorker, one: RestOperation, microbatch: int) -> Message | None:
     """Run an operation at a worker; gives the message that comes of it, which is in its log then."""
     first, stop = one.layers
-    assert worker.layers is not None and worker.layers[0] <= first < stop <= worker.layers[1]
+    assert first < stop and any(own[0] <= first and stop <= own[1] for own in worker.stages)
     key = microbatch, one.layers, one.accumulates
     if one.kind == "F":
         values = [model.sample(microbatch) if first == 0 else worker.log["activation", first, microbatch]]
@@ -310,6 +320,11 @@ def weigh(worker: ToyWorker, microbatch: int, one: UnderWay) -> None:
         worker.ledger[layer].add(microbatch)
 
 
+def stages_of(plan: Plan, worker: Worker) -> tuple[Layers, ...]:
+    """The layers of each stage of a worker."""
+    return tuple(stage.layers for stage in plan.stages_of(worker))
+
+
 def take_over(plan: Plan, rest: Rest, workers: Sequence[ToyWorker]) -> None:
     """What workers do before they go on with a rest: drop what is given up, copy sums, take their new layers."""
     sealed = {layer for first, stop in rest.sealed for layer in range(first, stop)}
@@ -320,14 +335,14 @@ def take_over(plan: Plan, rest: Rest, workers: Sequence[ToyWorker]) -> None:
         for copy in rest.copies
     ]  # fmt: skip
     for number, (worker, one) in enumerate(zip(plan.live_workers(), rest.workers, strict=True)):
-        who, layers = workers[number], plan.stage_of(worker).layers
-        kept = set(range(*who.layers)).intersection(range(*layers)) if who.layers else set()
-        kept -= {layer for first, stop in one.given_up for layer in range(first, stop)}
+        who, stages = workers[number], stages_of(plan, worker)
+        held = layers_in(stages)
+        kept = who.held & held - layers_in(one.given_up)
         who.own = {layer: own for layer, own in who.own.items() if layer in kept - sealed}
         who.ledger = {layer: own for layer, own in who.ledger.items() if layer in kept - sealed}
-        who.sums = {layer: own for layer, own in who.sums.items() if layer in sealed.intersection(range(*layers))}
+        who.sums = {layer: own for layer, own in who.sums.items() if layer in sealed & held}
         who.tie_sums = {tie: own for tie, own in who.tie_sums.items() if sealed.issuperset(tie)}
-        who.layers = layers
+        who.stages = stages
         kinds: dict[tuple[int, Layers, bool], set[str]] = {}
         for own in rest.operations(number, plan):
             kinds.setdefault((number_of(plan, own.operation), own.layers, own.accumulates), set()).add(own.kind)
@@ -342,9 +357,9 @@ def check_done(model: ToyModel, workers: Sequence[ToyWorker], microbatches: int)
     """Every worker has the whole sums of its layers, and of what these share."""
     wanted = model.gradients(microbatches)
     for worker in workers:
-        assert worker.layers is not None
-        for layer in range(*worker.layers):
+        assert worker.stages
+        for layer in worker.held:
             assert worker.sums[layer] == wanted[layer], (worker.name, layer)
         for tie in model.ties:
-            if set(tie).intersection(range(*worker.layers)):
+            if worker.held.intersection(tie):
                 assert worker.tie_sums[tie] == total_of(wanted[layer] for layer in tie)[0]

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.profilers.models.gpt import language_model_loss  # noqa: E402
 from rtk.runners.checkpoint import read_manifest  # noqa: E402
 from rtk.runners.program import BeginSum, Compute, lower  # noqa: E402
@@ -17,6 +18,7 @@ from rtk.runners.resilience.protocol import Job  # noqa: E402
 from rtk.runners.torch.iteration import Iteration  # noqa: E402
 from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.plan import Optimizer, Place, Placement, Plan  # noqa: E402
+from rtk.schemas.trace import Trace, TraceEvent, print_trace  # noqa: E402
 
 from ..placed_plans import folded, looped  # noqa: E402
 from . import scripted  # noqa: E402
@@ -171,3 +173,20 @@ def test_a_killed_process_of_a_v_leaves_no_trace() -> None:
     assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-12)
     assert [one["event"] for one in job.said].count("join") == 1
     assert all(one["live_workers"] in (3, 4) for one in job.said if one["event"] == "iteration")
+
+
+@pytest.mark.parametrize(
+    ("placement", "optimizer"), [(folded(2, 2), "synchronous"), (looped(2, 2), "staggered")], ids=["v", "loop"]
+)
+def test_an_iteration_that_loses_a_process_goes_on(placement: Placement, optimizer: Optimizer, tmp_path: Path) -> None:
+    """One of four real workers kills itself amidst an iteration: what the others have of it, of both their stages,
+    stays, what is left is done by SlipStream's next plan, and every loss is that of one process to 1e-12 in float64."""
+    plan = replace(placed_plan(placement, 10, (3, 3), "FIW", seconds=0.002), optimizer=optimizer)
+    (tmp_path / "death.jsonl").write_bytes(print_trace(Trace((TraceEvent("fail", iteration=2, worker="1/1"),))))
+    how = JobConfig(5, heartbeat_limit_s=5.0, policy=PolicyName.SLIPSTREAM, inject=str(tmp_path / "death.jsonl"))
+    with ProcessJob(plan, how, TRAINING) as job:
+        assert job.result().exit_code == 0
+    assert job.losses() == pytest.approx(single_process(plan, TRAINING, 5), abs=1e-12)
+    (resumed,) = [one for one in job.said if one["event"] == "resume"]
+    assert (resumed["iteration"], resumed["kept"] > 0, resumed["left"] > 0) == (2, True, True)
+    assert not any(one["event"] == "redo" for one in job.said)

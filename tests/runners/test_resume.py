@@ -29,10 +29,11 @@ from rtk.schemas.check_rest import check_rest
 from rtk.schemas.check_standing import check_standing
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Layers, Plan, Stage, Worker
+from rtk.schemas.plan import Layers, Placement, Plan, Stage, Worker
 from rtk.schemas.resumption import Rest, SharedLayers, Standing
 
-from ..random_plans import Own, RandomPlans
+from ..placed_plans import folded, looped
+from ..random_plans import Own, PlacedPlans, RandomPlans
 from .turns import Turns, TurnTransport
 
 WIDTH, SEED, NUMBER = 3, 11, 4
@@ -91,10 +92,19 @@ class Member:
 class Job:
     """A model, a plan, and workers that run one iteration of it, some of whom die."""
 
-    def __init__(self, seed: int, alike: bool, *, tied: bool = False, adds: bool = False, limit: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        alike: bool,
+        *,
+        tied: bool = False,
+        adds: bool = False,
+        limit: bool = False,
+        placement: Placement | None = None,
+    ) -> None:
         self.rng = rng = Random(seed)
         torch.manual_seed(seed)
-        self.depth = rng.randint(2, 6)
+        self.depth = rng.randint(2, 6) if placement is None else sum(map(len, placement)) + rng.randint(0, 2)
         draws = rng.random() < 0.5
         self.layers = [Block(adds and rng.random() < 0.5, draws).double() for _ in range(self.depth)]
         if tied:
@@ -102,14 +112,20 @@ class Job:
         self.ties, self.adds = ties_of(self.layers), adds
         self.limit_bytes = rng.choice((0, 200, 1000)) if limit else None
         self.names = 0
-        self.plans = RandomPlans(rng, self.depth, self.stage, self.order)
+        self.plans: RandomPlans | PlacedPlans
+        if placement is not None:
+            self.plans = PlacedPlans(rng, self.depth, self.stage, placement, rng.choice(("FIW", "FB")))
+        else:
+            self.plans = RandomPlans(rng, self.depth, self.stage, self.order)
         dp, microbatches = rng.randint(2, 3), rng.randint(1, 3)
         self.total, self.together = dp * microbatches, rng.randint(1, 3)
         is_pair, is_named = rng.random() < 0.3, rng.random() < 0.3
         self.batch = [self.microbatch(is_pair, is_named) for _ in range(self.total)]
         self.samples = boundary_samples(self.layers, self.batch[0][0], self.batch[0][2])
         self.hosted = {number for number in range(self.total) if rng.random() < 0.2}
-        if alike:
+        if isinstance(self.plans, PlacedPlans):
+            self.plans.begin(dp, microbatches)
+        elif alike:
             self.plans.begin_alike(dp, microbatches)
         else:
             self.plans.begin_unlike(rng.randint(3, 6), self.total)
@@ -151,15 +167,16 @@ class Job:
 
     def build(self, worker: Worker) -> HeldStage:
         """The stage of a worker of the plan, as at the beginning."""
-        first, stop = self.plan.stage_of(worker).layers
+        first, *further = self.plan.layers_of(worker)
         held = HeldStage(
             copy.deepcopy(self.layers),
-            (first, stop),
+            first,
             loss_of,
             lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
-            is_last=stop == self.depth,
+            is_last=self.depth in (stop for _, stop in (first, *further)),
             ties=self.ties,
             clip_norm=0.5,
+            further=further,
         )
         held.expect(self.batch[0][2])
         return held
@@ -196,7 +213,7 @@ class Job:
 
         def run() -> None:
             held = member.held
-            if held is None or held.layers_range != self.plan.stage_of(worker).layers:
+            if held is None or held.holds != self.plan.layers_of(worker):
                 held = self.build(worker)
             if program.rest is None:
                 held.reset()
@@ -229,7 +246,7 @@ class Job:
         """Who takes which place of the next plan; None: nobody can go on."""
         left = [one for number, one in enumerate(self.crew) if number not in victims]
         coming = [self.member() for _ in range(self.rng.choice((0, 0, 1, 2)))]
-        held = {n for one in left if one.held is not None for n in range(*one.held.layers_range)}
+        held = {n for one in left if one.held is not None for n in one.held.numbers}
         return self.plans.follow(self.crew, victims, coming) if held == set(range(self.depth)) else None
 
     def go_on(self, crew: list[Member]) -> Rest | None:
@@ -303,7 +320,7 @@ def compare(job: Job) -> None:
     for one in held:
         one.step(StepTerms(wanted[1].item() or 1.0, 2.0, 0))
     for layer in range(job.depth):
-        assert len({one.checksums([layer])[layer] for one in held if layer in range(*one.layers_range)}) == 1
+        assert len({one.checksums([layer])[layer] for one in held if layer in one.numbers}) == 1
 
 
 def assert_close(found: torch.Tensor | None, wanted: torch.Tensor | None, name: str) -> None:
@@ -327,11 +344,24 @@ def test_nothing_is_lost_or_counted_twice(
     live_through(Job(seed, alike, tied=tied, adds=adds, limit=limit), deaths)
 
 
+PLACEMENTS = [folded(2, 2), looped(2, 2), folded(3, 2), looped(2, 3), ((0, 4), (1, 3), (2,)), ((0, 1), (2, 3))]
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(0, 2**32), st.integers(1, 3), st.sampled_from(PLACEMENTS), st.booleans(), st.booleans(), st.booleans()
+)
+def test_nothing_of_several_stages_is_lost_or_counted_twice(
+    seed: int, deaths: int, placement: Placement, tied: bool, adds: bool, limit: bool
+) -> None:
+    """The same where workers hold several virtual stages, of which chunks go to different peers."""
+    live_through(Job(seed, True, tied=tied, adds=adds, limit=limit, placement=placement), deaths)
+
+
 def named(held: HeldStage) -> dict[str, nn.Parameter]:
     """Parameters by their layers in the model."""
-    first = held.layers_range[0]
     return {
-        f"{first + place}.{name}": parameter
+        f"{held.numbers[place]}.{name}": parameter
         for place, layer in enumerate(held.stage.layers)
         for name, parameter in layer.named_parameters()
     }

@@ -65,8 +65,8 @@ def test_rests_come_back_from_a_file_as_they_were(drawn: Drawn) -> None:
 
 def _with_order(plan: Plan, rest: Rest, number: int, order: list[RestOperation]) -> Rest:
     worker = plan.live_workers()[number]
-    layers = plan.stage_of(worker).layers
-    text = " ".join(print_rest_operation(one, worker.pipeline, layers) for one in order)
+    stages = [(one, plan.stage_at(worker, one.operation).layers) for one in order]
+    text = " ".join(print_rest_operation(one, worker.pipeline, layers) for one, layers in stages)
     return _with(rest, "workers", number, order=text)
 
 
@@ -247,7 +247,7 @@ def test_ledger_that_lacks_a_micro_batch_is_found(drawn: Drawn, data: st.DataObj
         for n, standing in enumerate(rest.standings)
         for e, entry in enumerate(standing.ledger)
         if not rest.workers[n].given_up
-        and set(range(*entry.layers)) & set(range(*plan.stage_of(plan.live_workers()[n]).layers)) - _layers(rest.sealed)
+        and set(range(*entry.layers)) & _layers(plan.layers_of(plan.live_workers()[n])) - _layers(rest.sealed)
     ]
     assume(bool(entries))
     n, e = data.draw(st.sampled_from(entries))
@@ -309,10 +309,10 @@ def test_sums_given_up_in_vain_are_missed(drawn: Drawn, data: st.DataObject) -> 
     """What is given up is lost: a ledger in it, or an I whose W is to come, is a problem."""
     plan, rest = drawn
     number = data.draw(st.integers(0, len(rest.workers) - 1))
-    standing, stage = rest.standings[number], plan.stage_of(plan.live_workers()[number]).layers
-    kept = {layer for entry in standing.ledger for layer in range(*entry.layers)} & set(range(*stage))
-    has_half = any(stash.after == "I" for stash in standing.stashes) and standing.layers == stage
-    kept = set(range(*stage)) if has_half else kept - _layers(rest.sealed)
+    standing, holds = rest.standings[number], plan.layers_of(plan.live_workers()[number])
+    kept = {layer for entry in standing.ledger for layer in range(*entry.layers)} & _layers(holds)
+    has_half = any(stash.after == "I" for stash in standing.stashes) and standing.holds == holds
+    kept = _layers(holds) if has_half else kept - _layers(rest.sealed)
     assume(bool(kept) and not rest.workers[number].given_up)
     layer = data.draw(st.sampled_from(sorted(kept)))
     assert check_rest(plan, _with(rest, "workers", number, given_up=((layer, layer + 1),))) != []
@@ -327,7 +327,7 @@ def test_stash_that_is_not_there_is_found(drawn: Drawn, data: st.DataObject) -> 
         (n, s)
         for n, standing in enumerate(rest.standings)
         for s, stash in enumerate(standing.stashes)
-        if standing.layers == plan.stage_of(plan.live_workers()[n]).layers
+        if standing.holds == plan.layers_of(plan.live_workers()[n])
         and any(one.accumulates and one.kind != "F" for one in rest.operations(n, plan))
         and stash.after == "I"
     ]

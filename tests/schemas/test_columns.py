@@ -53,6 +53,17 @@ def test_iterations_begin_at_0() -> None:
     assert times(single, Selection(iterations=(7, 7))) == times(single, ALL)
 
 
+def test_who_has_no_place_in_chosen_iterations_is_not_there() -> None:
+    """A worker that is lost in iteration 1 and never comes back counts in that one, and not in later ones."""
+    whole = run()
+    left = [span for span in whole.spans if span.worker == "0/0" or span.iteration < 1]
+    lost = replace(whole, spans=tuple(left), events=(Event(17.0, "failure", "1/0"),))
+    counted = [
+        {memory.worker for memory in select(lost, Selection(iterations=(number, number))).workers} for number in (1, 2)
+    ]
+    assert counted == [{"0/0", "1/0"}, {"0/0"}]
+
+
 def test_times_count_from_the_first_operation() -> None:
     """Operations are cut at the times' edges, and 0 is where the part begins."""
     assert times(run(), Selection(from_s=2.0, until_s=6.0)) == [("0/0", 0, 2, 0), ("1/0", 2, 4, 0)]

@@ -46,6 +46,27 @@ def test_machine_code_pays_when_loaded_or_when_there_is_much_to_do() -> None:
     assert pays(never_compiled, steps=11, most_interpreted=10)
 
 
+def test_a_kernel_is_compiled_with_those_of_other_modules_that_it_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imported kernels are compiled as well, and with them change what calls them: also in the cache on disk."""
+    header = "from rtk.schemas.kernels import kernel\n"
+    below, above = tmp_path / "kernels_below.py", tmp_path / "kernels_above.py"
+    below.write_text(f"{header}@kernel\ndef taken(x):\n    return x + 1\n")
+    above.write_text(f"{header}from kernels_below import taken\n@kernel\ndef twice(x):\n    return 2 * taken(x)\n")
+    asking = "from rtk.schemas.kernels import compiled; import kernels_above; print(compiled(kernels_above.twice)(3))"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+
+    def asked() -> str:
+        ran = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=True)
+        return ran.stdout.strip()
+
+    assert asked() == "8"
+    below.write_text(f"{header}@kernel\ndef taken(x):\n    return x + 10\n")
+    assert asked() == "26"
+
+
 def test_kernels_remain_plain_functions() -> None:
     """What is marked as a kernel can be called as it stands, with lists."""
     order = [1, 2, 3, 4]

@@ -17,7 +17,7 @@ from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import KINDS, Operation, print_order
 from rtk.schemas.plan import Plan, Stage, Template
-from rtk.schemas.resumption import Rest, Resumption
+from rtk.schemas.resumption import Rest, RestWorker, Resumption, nothing_of, parse_rest_order
 from rtk.schemas.timeline import Span, Timeline
 
 from ..placed_plans import any_placed_plans, folded, looped, placed_plans
@@ -237,12 +237,25 @@ def test_limits_of_columns_need_a_placement() -> None:
         plan.validate()
 
 
-def test_no_rest_goes_with_a_placement() -> None:
-    """An iteration that a plan with a placement follows is done anew: a resumption of one is refused."""
+def test_a_rest_with_a_placement_is_no_file_of_before() -> None:
+    """Its format version is 2.0, also where only who is left held several stages; a file that says 1.0 is refused."""
     plan = _v()
-    with pytest.raises(InvalidInputError, match="done anew") as caught:
-        Resumption(plan.planner, plan, Rest(0, (), ())).validate()
-    assert caught.value.where == "/plan/templates"
+    rest = Rest(0, (nothing_of("a", ((0, 1), (3, 4))),), (RestWorker("0/0", "a", "0F0 3F0:3-4~"),))
+    written = canonical(Resumption(plan.planner, plan, rest))
+    assert b'"format_version": "2.0"' in written
+    with pytest.raises(InvalidInputError, match="has a placement"):
+        parse_document(written.replace(b'"2.0"', b'"1.0"'), Resumption, "r.json")
+    plain = hand_plan({"0/0": "F0 B0"}, 1)
+    assert not Resumption(plain.planner, plain, replace(rest, standings=(nothing_of("a", ((0, 1),)),))).is_placed
+    assert Resumption(plain.planner, plain, rest).is_placed
+
+
+@pytest.mark.parametrize("order", ["F0", "1F0", "0F0:1", "0F00", "0f0"])
+def test_operations_of_a_rest_name_a_stage_that_is_held(order: str) -> None:
+    """As in orders: who holds several virtual stages says which one it is, of those."""
+    with pytest.raises(InvalidInputError, match="not an operation of what is left") as caught:
+        parse_rest_order(order, 0, {0: (0, 1), 3: (3, 4)})
+    assert "0F1.3 (the virtual stages here are 0, 3)" in caught.value.fix
 
 
 # What the checker says of orders; each is a message, and the place.

@@ -110,8 +110,9 @@ def held_at_most(plan: Plan, job: TrainingJob, activation_bytes: tuple[float, ..
     """The most that a GPU of a live worker holds, with such peaks of activations."""
 
     def held(number: int) -> float:
-        stage = plan.stage_of(plan.workers[number])
-        return sum(held_bytes(job.profile.layers, *stage.layers)) / stage.tensor_parallel + activation_bytes[number]
+        worker = plan.workers[number]
+        state_bytes = sum(sum(held_bytes(job.profile.layers, *one.layers)) for one in plan.stages_of(worker))
+        return state_bytes / plan.stages_of(worker)[0].tensor_parallel + activation_bytes[number]
 
     return max(held(number) for number, worker in enumerate(plan.workers) if not worker.failed)
 

@@ -12,6 +12,7 @@ from rtk.planners.recovery.interruption import Resuming, Timetable
 from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.resumption.plan import plan_rest
 from rtk.planners.scheduling.assemble import with_prediction
+from rtk.planners.shape import PlacementName, Shape
 from rtk.runners.virtual.job import SwitchCosts, simulate_story
 from rtk.schemas.check_rest import check_rest
 from rtk.schemas.conditions import HEALTHY
@@ -21,9 +22,20 @@ from rtk.schemas.replay import Costs, Fleet, Moment, StateChange, TrainingState
 from rtk.schemas.resumption import Standing
 from rtk.schemas.trace import Trace, TraceEvent
 
-from .stories import job, names
+from .stories import job, names, profile
 
 COSTS = Costs(detection_s=0.5, planning_s=0.5, regrouping_s=2.0, restart_s=10.0, copy_bytes_per_s=1e6)
+
+
+Chunks = tuple[PlacementName, int]
+PLACEMENTS: list[Chunks] = [("plain", 1), ("v", 2), ("loop", 2)]
+
+
+def chunked(pp: int, dp: int, microbatches: int, placement: Chunks, costs: Costs) -> TrainingJob:
+    """Equal virtual stages of one layer each, by a placement; a node a worker."""
+    name, chunks = placement
+    shape = Shape(pp, dp, microbatches, placement=name, chunks=chunks)
+    return TrainingJob(profile(*[1.0] * (pp * chunks)), shape, costs=costs)
 
 
 def lost(asked: TrainingJob, done: float, node: int, name: str = "slipstream") -> tuple[TrainingState, StateChange]:
@@ -62,13 +74,13 @@ def standings_of(plan: Plan, gone: Place, at: float, noticing: float) -> Mapping
 @settings(max_examples=60)
 @given(
     st.integers(1, 4), st.integers(2, 4), st.integers(1, 5), st.floats(0, 1), st.sampled_from([0.0, 0.2]), st.data(),
-    st.sampled_from(["slipstream", "oobleck"]),
+    st.sampled_from(["slipstream", "oobleck"]), st.sampled_from(PLACEMENTS),
 )  # fmt: skip
 def test_standings_can_be_gone_on_from(
-    pp: int, dp: int, microbatches: int, at: float, noticing: float, data: st.DataObject, name: str
+    pp: int, dp: int, microbatches: int, at: float, noticing: float, data: st.DataObject, name: str, placement: Chunks
 ) -> None:
     """The independent checker accepts what is planned from what the others have by the plan in force."""
-    asked = job(pp, dp, microbatches, costs=COSTS)
+    asked = chunked(pp, dp, microbatches, placement, COSTS)
     found = policy(name, asked)
     standing = found.begin(Fleet(names(asked.nodes)))
     before = found.plan(standing)
@@ -94,12 +106,14 @@ def test_standings_can_be_gone_on_from(
 
 
 @settings(max_examples=25)
-@given(st.integers(1, 3), st.integers(2, 4), st.integers(2, 5), st.integers(1, 63), st.data())
+@given(
+    st.integers(1, 3), st.integers(2, 4), st.integers(2, 5), st.integers(1, 63), st.data(), st.sampled_from(PLACEMENTS)
+)
 def test_a_replay_loses_what_a_simulation_says(
-    pp: int, dp: int, microbatches: int, phase: int, data: st.DataObject
+    pp: int, dp: int, microbatches: int, phase: int, data: st.DataObject, placement: Chunks
 ) -> None:
     """The same worker lost at the same moment: as much is left by the replay as by the story of the virtual clock."""
-    asked = job(pp, dp, microbatches, costs=replace(COSTS, regrouping_s=0.0, planning_s=0.0))
+    asked = chunked(pp, dp, microbatches, placement, replace(COSTS, regrouping_s=0.0, planning_s=0.0))
     found = policy("slipstream", asked)
     assert isinstance(found, Resuming)
     standing = found.begin(Fleet(names(asked.nodes)))

@@ -12,7 +12,7 @@ waits in vain complains at times; whoever complains leaves its epoch, and others
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -61,7 +61,7 @@ from rtk.runners.resilience.protocol import (
     Vote,
     Whereabouts,
 )
-from rtk.runners.resilience.regrouping import planned_rest, stage_of
+from rtk.runners.resilience.regrouping import planned_rest
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.worker_rules import (
     Action,
@@ -750,14 +750,14 @@ class ToyCluster:
             (one, self.office.sums[epoch.epoch, one]) for one in epoch.rest.copies if place in (one.source, one.target)
         ]
         taken = {layer: one for copy, sums in moved if copy.target == place for layer, one in sums.items()}
-        worker.progress.take_over(epoch.rest, worker.plan, worker.rules.rank, stage_of(worker.rules.holds), taken)
+        worker.progress.take_over(epoch.rest, worker.plan, worker.rules.rank, layers_held(worker.rules.holds), taken)
         return {layer: one for _, sums in moved for layer, one in sums.items()}
 
     def _standing(self, worker: ToyWorker, iteration: int) -> Standing:
         """What it says to have of an iteration."""
         if worker.progress is None or worker.progress.iteration != iteration:
             worker.progress = None
-        layers = stage_of(worker.rules.holds)
+        layers = layers_held(worker.rules.holds)
         if worker.progress is None or layers is None:
             return Standing(worker.name, layers)
 
@@ -857,6 +857,11 @@ class ToyCluster:
         numbers = [number_of(plan, op) for op in mine.operations() if op.kind == "F"]
         steps = float(len(next(iter(worker.state.values()))))
         return tuple((n, steps, 1.0) for n in numbers) if place[1] == last else ()
+
+
+def layers_held(holds: Sequence[Layers] | None) -> Layers | None:
+    """What a worker holds, which is one stage here."""
+    return None if holds is None else holds[0]
 
 
 def rest_of(epoch: Epoch) -> Rest:

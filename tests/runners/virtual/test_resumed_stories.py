@@ -417,7 +417,7 @@ def test_at_any_moment_what_workers_have_fits_together(seed: int, part: float) -
     execution = execute(program)
     now_s = part * max(execution.reduced_s)
     found = [
-        worked(NOTHING, program, execution, rank, 0.0, now_s, now_s).standing(worker.name, (0, 1), True)
+        worked(NOTHING, program, execution, rank, 0.0, now_s, now_s).standing(worker.name, ((0, 1),), True)
         for rank, worker in enumerate(program.workers)
     ]
     for layer in range(plan.templates[0].stages[-1].layers[1]):

@@ -1,0 +1,36 @@
+"""What the orders of a plan with a placement promise: as `scheduling/assemble.py` has it, timed as in a search.
+
+So a plan of a hundred thousand operations is timed in a hundredth of a second, where the evaluator takes a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..scheduling.assemble import bubble_ratio, checked, promise
+from .problem import held_bytes, ordered_placed_problem, work_s
+from .scheduler import SeatScheduler
+
+if TYPE_CHECKING:
+    from ...schemas.plan import Plan, ProofScope
+
+
+def with_placed_prediction(plan: Plan, bound_s: float, scope: ProofScope | None = None) -> Plan:
+    """The plan with what its orders promise: times, memory, and how far from optimal they can be.
+
+    Args:
+        plan: of one template with a placement, with orders.
+        bound_s: a proven lower bound on its iteration time, in s.
+        scope: what that is over, where there are several routings.
+
+    Raises:
+        BrokenPlanError: the checker finds the plan broken, which is a bug of the planner that made the orders.
+        InfeasibleError: a limit does not admit what one micro-batch needs.
+    """
+    problem, orders = ordered_placed_problem(plan)
+    times_s = SeatScheduler(problem).times_s(orders)
+    bubbles = bubble_ratio(float(work_s(problem).sum()), int(problem.live.sum()), times_s[problem.staggered])
+    peaks = held_bytes(problem, orders).tolist()
+    prediction = promise(times_s, problem.staggered, bound_s, bubbles, peaks)
+    return checked(replace(plan, prediction=replace(prediction, proof_scope=scope)))

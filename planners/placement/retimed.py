@@ -1,0 +1,67 @@
+"""Orders that are timed again and again, under whatever is slow, where workers hold several virtual stages or one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions
+from ...schemas.plan import Plan
+from ..scheduling.retimed import Retimed
+from .problem import ordered_placed_problem
+from .scheduler import SeatScheduler
+
+if TYPE_CHECKING:
+    from .problem import Floats
+
+
+class PlacedRetimed:
+    """The orders of a plan with a placement, made ready to be timed; as `Retimed`.
+
+    Args:
+        plan: of one template.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._problem, self._orders = ordered_placed_problem(plan)
+        self._number = {worker.place: number for number, worker in enumerate(plan.workers)}
+
+    def iteration_time_s(self, conditions: PlanConditions = AS_PLANNED) -> float:
+        """What `rtk simulate` says of `conditions.under(plan)`; infinite where the orders deadlock."""
+        return self._under(conditions).value_s(self._orders)
+
+    def ends_s(self, conditions: PlanConditions = AS_PLANNED) -> Floats:
+        """When each worker has executed its last operation, in the order of the plan's workers."""
+        return self._under(conditions).ends_s(self._orders)
+
+    def crosses(self, pairs: Sequence[PlacePair]) -> bool:
+        """Whether there are messages between any of these places."""
+        executor, hops = self._problem.executor, list(pairwise(self._problem.column.tolist()))
+        return any(
+            bool((np.sort(executor[:, v : v + 2], axis=1) == sorted((self._number[one], self._number[other])))
+            .all(axis=1).any())
+            for one, other in pairs
+            for v, columns in enumerate(hops)
+            if {*columns} == {one[1], other[1]}
+        )  # fmt: skip
+
+    def _under(self, conditions: PlanConditions) -> SeatScheduler:
+        if not conditions:
+            return SeatScheduler(self._problem)
+        return SeatScheduler(self._problem.costing(conditions.under(self._plan)))
+
+
+AnyRetimed = Retimed | PlacedRetimed
+
+
+def retimed_of(plan: Plan) -> AnyRetimed:
+    """A plan's orders, with what it says to be slow.
+
+    Args:
+        plan: with a placement, then of one template, or without.
+    """
+    return PlacedRetimed(plan) if plan.is_placed else Retimed.of(plan)
