@@ -127,6 +127,8 @@ class BeginSum:
     Nobody waits for it before the all-reduce: where chunks are re-routed, holders end their chunks in unlike orders,
     and to wait amid an order for who waits for a message of ours would be a deadlock. All ranks begin the sums that
     they have in common in one order, that of `AllReduce`, so a part is begun once those before it are whole as well.
+    All workers of such a plan begin their sums, those of one stage behind all else: sums that are begun, and others,
+    need not go the same way (`Transport`).
 
     A plan does not promise it: in its prediction, and for the simulator, all sums begin when the window ends.
     """
@@ -239,20 +241,19 @@ def _ended(
 
 
 def _with_sums_begun(own: Iterable[Instruction], reduction: AllReduce) -> Iterator[Instruction]:
-    """A worker's operations and exchanges; where it has several stages, with sums that begin among them."""
+    """A worker's operations and exchanges; the sums that others take part in begin among them, or behind them."""
     instructions = list(own)
     last: dict[Layers | None, int] = {}  # where the gradients of each stage are whole, and have been sent on
     for place, (one, then) in enumerate(pairwise([*instructions, None])):
         if isinstance(one, Compute) and one.operation.kind in ("B", "W"):
             last[one.layers] = place + isinstance(then, Send)
     begun: dict[int, list[BeginSum]] = {}
-    if None not in last:
-        whole = -1
-        for part in reduction.parts:
-            ends = (place for layers, place in last.items() if layers and _is_in(part.layers[0], [layers]))
-            whole = max(whole, *ends, -1)
-            if len(part.ranks) > 1:
-                begun.setdefault(whole, []).append(BeginSum(part))
+    whole = -1
+    for part in reduction.parts:
+        ends = (place for layers, place in last.items() if layers is None or _is_in(part.layers[0], [layers]))
+        whole = max(whole, *ends, -1)
+        if len(part.ranks) > 1:
+            begun.setdefault(whole, []).append(BeginSum(part))
     yield from begun.get(-1, ())
     for place, one in enumerate(instructions):
         yield one

@@ -2,14 +2,22 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import AllreduceOptions, HashStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import (
+    AllreduceOptions,
+    BroadcastOptions,
+    GatherOptions,
+    HashStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from ...schemas.errors import RuntimeFailedError
 
@@ -20,6 +28,10 @@ SILENCE = timedelta(minutes=10)
 POISON_TAG = 0x7FFFFFF0
 # How long `Gate.wait_until_empty` waits for operations that have been woken and only need to leave.
 LEAVING_S = 5.0
+
+# What few numbers cost is messages, of which gloo's ring has some 4 n (n - 1) over n ranks; up to so many bytes they go
+# through the first rank, with 2 (n - 1) messages.
+SMALL_BYTES = 4096
 
 GroupFactory = Callable[[Store, int, int], Any]  # (store, rank in the group, size) to a process group
 StoreAt = Callable[[int], Store]  # the store that a rank hosts
@@ -49,7 +61,7 @@ class PeerGroups:
         groups: Iterable[tuple[int, ...]],
         device: torch.device,
     ) -> None:
-        self._device = device
+        self._rank, self._device = rank, device
         self._groups = {
             group: make_group(
                 PrefixStore(f"rtk/group/{group}", meeting_of(store, group)), group.index(rank), len(group)
@@ -73,17 +85,34 @@ class PeerGroups:
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum in place, by way of the groups' device; nothing to do in a group of one."""
-        self.begin(group, tensor)()
+        if len(group) > 1 and self._device.type == "cpu" and tensor.nbytes <= SMALL_BYTES:
+            self._sum_at_first(group, tensor)
+        else:
+            self.begin(group, tensor)()
+
+    def _sum_at_first(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Sum through the first rank, in the order of ranks: 2 messages for each other one."""
+        data = tensor.to(self._device)
+        if group[0] == self._rank:
+            parts = [torch.empty_like(data) for _ in group]
+            with peer_errors():
+                self._groups[group].gather([parts], [data], _patient(GatherOptions())).wait()
+            torch.sum(torch.stack(parts), 0, dtype=data.dtype, out=data)
+        else:
+            with peer_errors():
+                self._groups[group].gather([], [data], _patient(GatherOptions())).wait()
+        with peer_errors():
+            self._groups[group].broadcast([data], _patient(BroadcastOptions())).wait()
+        if data is not tensor:
+            tensor.copy_(data)
 
     def begin(self, group: tuple[int, ...], tensor: torch.Tensor) -> Callable[[], None]:
         """Begin a sum as of `all_reduce`; gives what waits until it is there, and raises what has kept it from that."""
         if len(group) == 1:
             return lambda: None
         data = tensor.to(self._device)
-        options = AllreduceOptions()
-        options.timeout = SILENCE  # the group's own limit is that for connecting
         with peer_errors():
-            work = [self._groups[group].allreduce([data], options)]
+            work = [self._groups[group].allreduce([data], _patient(AllreduceOptions()))]
 
         def end() -> None:
             with peer_errors():
@@ -94,16 +123,23 @@ class PeerGroups:
         return end
 
 
+def _patient(options: Any) -> Any:
+    """Options of a collective that waits for a silent peer, for the group's own limit is that for connecting."""
+    options.timeout = SILENCE
+    return options
+
+
 class Gate:
     """Lets operations in, as a context, until it is shut, and knows when the last of them has left."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # which is taken for every message; a condition's takes twice as long
+        self._left = threading.Condition(self._lock)
         self._inside = 0
         self._shut = False
 
     def __enter__(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._shut:
                 raise RuntimeFailedError(
                     "the connections to the other workers have been interrupted",
@@ -112,19 +148,20 @@ class Gate:
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
+        with self._lock:
             self._inside -= 1
-            self._changed.notify_all()
+            if self._shut:
+                self._left.notify_all()
 
     def shut(self) -> None:
         """Let nobody in any more: entering raises RuntimeFailedError."""
-        with self._changed:
+        with self._lock:
             self._shut = True
 
     def wait_until_empty(self) -> None:
-        """Wait until those inside have left, for at most LEAVING_S seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._inside == 0, LEAVING_S)
+        """Once it is shut, wait until those inside have left, for at most LEAVING_S seconds."""
+        with self._left:
+            self._left.wait_for(lambda: self._inside == 0, LEAVING_S)
 
 
 def poison(group: Any) -> None:
@@ -156,16 +193,26 @@ def wake_all(wake: Callable[[Any], None], groups: Iterable[Any]) -> None:
         thread.join()
 
 
-@contextmanager
-def peer_errors() -> Iterator[None]:
+class _PeerErrors:
+    """As of `peer_errors`; not made of a generator, for it is entered for every message."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError):
+            raise RuntimeFailedError(
+                f"the connection to another worker broke: {str(error).splitlines()[0]}",
+                fix="look at that worker's own error; start the run again",
+            ) from error
+
+
+_PEER_ERRORS = _PeerErrors()
+
+
+def peer_errors() -> AbstractContextManager[None]:
     """Turn errors about peers, which torch raises as RuntimeError, into ours."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise RuntimeFailedError(
-            f"the connection to another worker broke: {str(error).splitlines()[0]}",
-            fix="look at that worker's own error; start the run again",
-        ) from error
+    return _PEER_ERRORS
 
 
 # The parts of torch.distributed that we build on, under names that the type checker knows.

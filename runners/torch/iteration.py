@@ -14,7 +14,6 @@ from functools import cached_property, partial
 import torch
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
-from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.resumption import LedgerEntry, MessageKey, RestOperation, ledger_entries, print_rest_operation
 from ...schemas.text import listed
@@ -68,6 +67,21 @@ def first_of(batch: Batch) -> tuple[Tree, Tree, Named]:
     """Inputs, targets and named inputs of the first micro-batch, which all others are like."""
     inputs, target, *named = batch[0]
     return inputs, target, named[0] if named else NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What a rank needs to know of an operation, the same in every iteration.
+
+    Attributes:
+        layers: [first, stop) that it runs.
+        name: of its span.
+        seconds: that the plan gives it on a worker that is not slow.
+    """
+
+    layers: Layers
+    name: str
+    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +178,16 @@ class Rank:
         """[first, stop) that an operation runs."""
         return self.held.layers_range if one.layers is None else one.layers
 
+    def planned(self, one: Compute) -> _Planned:
+        """What the plan says of an operation."""
+        if one not in self._planned:
+            layers, whole = self.layers_of(one), self.plan.stage_at(self.worker, one.operation)
+            rest = RestOperation(one.operation, layers, one.accumulates)
+            share = (layers[1] - layers[0]) / (whole.layers[1] - whole.layers[0])
+            name = print_rest_operation(rest, self.worker.pipeline, whole.layers)
+            self._planned[one] = _Planned(layers, name, share * whole.duration_s(one.operation.kind))
+        return self._planned[one]
+
     @cached_property
     def boundary_of(self) -> Mapping[Message, Message]:
         """The messages to come, each with the boundary of layers that it flows over for a link."""
@@ -196,6 +220,10 @@ class Rank:
         return {}
 
     @cached_property
+    def _planned(self) -> dict[Compute, _Planned]:
+        return {}
+
+    @cached_property
     def _messages_like(self) -> dict[tuple[str, int], torch.Tensor]:
         return {}
 
@@ -209,13 +237,9 @@ class Rank:
         """How many times as long as planned operations last on this worker in a paced run, without faults."""
         return (self.worker.slowdown if self.true_slowdown is None else self.true_slowdown) or 1.0
 
-    def duration_s(self, operation: Operation) -> float:
+    def duration_s(self, one: Compute) -> float:
         """Seconds that an operation lasts on this worker in a paced run."""
-        return self.planned_s(operation) * self.own_slowdown
-
-    def planned_s(self, operation: Operation) -> float:
-        """Seconds that the plan gives an operation on a worker that is not slow."""
-        return self.plan.stage_at(self.worker, operation).duration_s(operation.kind)
+        return self.planned(one).seconds * self.own_slowdown
 
     @cached_property
     def _receives(self) -> tuple[Receive, ...]:
@@ -484,19 +508,17 @@ class Iteration:
         self._post_next()
 
     def _run_operation(self, one: Compute) -> None:
-        rank, operation, layers = self.rank, one.operation, self.rank.layers_of(one)
+        rank, operation, planned = self.rank, one.operation, self.rank.planned(one)
+        layers = planned.layers
         if rank.before is not None:
             rank.before(self._computed)
-        whole = rank.plan.stage_at(rank.worker, operation).layers
-        name = print_rest_operation(RestOperation(operation, layers, one.accumulates), rank.worker.pipeline, whole)
-        share = (layers[1] - layers[0]) / (whole[1] - whole[0])
-        with self._timed(name, share * rank.duration_s(operation), rank.slowdown) as timed:
+        with self._timed(planned.name, rank.duration_s(one), rank.slowdown) as timed:
             self._output = message_of(self._compute(one, layers))
         if self.progress is not None or self._own:
             self._keep_output(made_by(operation, layers, rank.model_layers))
         self._computed += 1
         self._spent_s += timed.end_s - timed.start_s
-        self._planned_s += share * rank.planned_s(operation)
+        self._planned_s += planned.seconds
         if operation.kind in ("B", "W") and one.accumulates:
             self._backward.append((rank.tags.microbatch(operation), layers))
 

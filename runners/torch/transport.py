@@ -1,7 +1,7 @@
 """How tensors travel between ranks: a Protocol. gloo.py and nccl.py have it, faults.py and delegates.py wrap it."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -41,7 +41,7 @@ class Transport(Protocol):
     def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Begin to sum as `all_reduce` does, without waiting; the tensor is nobody's until `end_sums`.
 
-        All ranks of a group begin its sums in the same order, and end them before they sum otherwise.
+        All ranks of a group begin the same sums, in the same order, and end them before they sum otherwise.
         """
         ...
 
@@ -186,12 +186,22 @@ class StalledError(LostTouchError):
     """Nothing has come from one rank for long, though nothing broke: it may wait for others itself."""
 
 
-@contextmanager
-def reaching(peer: int) -> Iterator[None]:
+class _Reaching:
+    """As of `reaching`; not made of a generator, for it is entered for every message."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: int) -> None:
+        self._peer = peer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeFailedError) and not isinstance(error, LostTouchError):
+            raise LostTouchError(self._peer, error.what) from error
+
+
+def reaching(peer: int) -> AbstractContextManager[None]:
     """What fails inside failed with this rank, unless the error names one itself."""
-    try:
-        yield
-    except LostTouchError:
-        raise
-    except RuntimeFailedError as error:
-        raise LostTouchError(peer, error.what) from error
+    return _Reaching(peer)

@@ -56,11 +56,15 @@ def check_output(tree: object, layer: nn.Module, where: str) -> None:
 
 def own_tensors(tree: Tree) -> list[torch.Tensor]:
     """The tensors of a tree that is known to hold nothing else."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
     return [leaf for leaf in tree_flatten(tree)[0] if leaf is not None]
 
 
 def on_tensors(change: Callable[[Any], Any], tree: Tree) -> Tree:
     """The same tree of changed tensors."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
     return tree_map(lambda leaf: None if leaf is None else change(leaf), tree)
 
 
@@ -86,6 +90,8 @@ def kind_of(tree: Tree) -> str:
 
 def is_alike(tree: Tree, other: Tree) -> bool:
     """Whether two trees are made alike, of tensors of the same shapes and types."""
+    if isinstance(tree, torch.Tensor) and isinstance(other, torch.Tensor):
+        return (tree.shape, tree.dtype) == (other.shape, other.dtype)
     (leaves, spec), (others, its) = tree_flatten(tree), tree_flatten(other)
     return bool(spec == its) and all(
         (one is None and two is None)

@@ -15,7 +15,7 @@ from torch import nn
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.program import AllReduce, GradientBucket, Send, lower
+from rtk.runners.program import AllReduce, Compute, GradientBucket, Send, lower
 from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.iteration import Iteration, Rank, SpanTimer, Tags, groups_of, splits_backward
@@ -275,7 +275,7 @@ def test_what_is_true_of_a_worker_counts_and_not_what_its_plan_believes() -> Non
     plan = replace(plan, workers=(replace(plan.workers[0], slowdown=50.0),), prediction=None)
     rank = replace(make_rank(plan), paced=True, true_slowdown=2.0)
     stage_s = plan.stage_of(plan.workers[0]).forward_s
-    assert rank.duration_s(Operation("F", 0, 0)) == 2 * stage_s
+    assert rank.duration_s(Compute(Operation("F", 0, 0))) == 2 * stage_s
     run = Iteration(rank, 0, batch())
     assert run.pace is None
     run.reduce()
