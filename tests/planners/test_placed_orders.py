@@ -207,7 +207,7 @@ def test_published_schedules_are_reached_at_their_memory(
 def test_only_the_oldest_enters_before_its_time(data: st.DataObject) -> None:
     """Where entries are further apart than all work, a worker's jobs enter after all F of those before them there."""
     problem = data.draw(problems())
-    tried = replace(data.draw(rules(problem)), enters_s=np.arange(problem.jobs) * 1e6)
+    tried = replace(data.draw(rules(problem)), enters_s=np.arange(problem.jobs, dtype=np.float64) * 1e6)
     scheduler = SeatScheduler(problem)
     scheduler.run(tried)
     for worker, order in enumerate(scheduler.orders()):
