@@ -104,8 +104,9 @@ class TrainingJob:
     @property
     def placed(self) -> list[TrainingJob]:
         """The job in its own placement, then in all others that a policy may take, each once."""
-        own, plain = (self.shape.placement, self.shape.chunks), ("plain", 1)
-        others = [one for one in dict.fromkeys((plain, *(self.others or ()))) if one != own]
+        plain: tuple[PlacementName, int] = ("plain", 1)
+        others = dict.fromkeys((plain, *(self.others or ())))
+        others.pop((self.shape.placement, self.shape.chunks), None)
         shapes = (replace(self.shape, placement=name, chunks=chunks) for name, chunks in others)
         return [self, *(replace(self, shape=shape) for shape in shapes)]
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from rtk.runners.traces.verbs import FaultScenario, Lasting, Renewal
 from rtk.schemas.conditions import PlanConditions
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InfeasibleError
+from rtk.schemas.orders import LeanSchedule
 from rtk.schemas.profile import Connection, Network, Profile
 from rtk.schemas.replay import Costs, Fleet, Moment, ReplayReport
 
@@ -43,7 +44,7 @@ def placed_jobs(draw: st.DrawFn) -> TrainingJob:
     limits = draw(st.sampled_from([None, [20.0 * len(works)]]))
     shape = Shape(pp, draw(st.integers(1, 3)), draw(st.integers(1, 4)), limits,
                   placement=draw(st.sampled_from(["loop", "v"])), chunks=chunks)  # fmt: skip
-    schedule = draw(st.sampled_from(["1f1b", "zero-bubble"]))
+    schedule = draw(st.sampled_from(get_args(LeanSchedule)))
     layers = Profile(tuple(map(layer, works)), network=NETWORK)
     return TrainingJob(layers, shape, draw(st.sampled_from([1, pp])), COSTS, schedule)
 
