@@ -168,9 +168,8 @@ def test_machine_code_gives_the_same_orders(monkeypatch: pytest.MonkeyPatch) -> 
     """Interpreted or compiled, the kernels make the same decisions."""
     problem = placed(column_of_v(4, 3), [6, 5], limit=2.0, delay_s=0.5)
     chance = np.random.default_rng(0)
-    tried = DueTimes(
-        np.arange(11, dtype=np.float64) * 4.0, chance.normal(size=(12, KINDS)), np.arange(11) * 3.0 - 3.0, 0.5
-    )
+    due_s = np.arange(11, dtype=np.float64) * 4.0
+    tried = DueTimes(due_s, chance.normal(size=(12, KINDS)), due_s - 3.0, 0.5)
     found = []
     for operations in (1, INTERPRETED_OPERATIONS):
         scheduler = SeatScheduler(problem, runs=operations)
