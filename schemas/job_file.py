@@ -76,7 +76,7 @@ def _at(option: str, *commands: str) -> dict[str, str]:
 
 
 _PIPELINES = ("plan pipeline", "plan adaptra", "plan joint", "plan topology")
-_PLACED = ("plan pipeline", "plan adaptra", "plan slipstream")
+_PLACED = ("plan pipeline", "plan adaptra", "plan joint", "plan slipstream")
 _PLANS = (*_PIPELINES, "plan slipstream")
 _SITES = ("plan pipeline", "plan adaptra", "plan joint", "plan slipstream", "plan templates", "simulate")
 _LED = ("run", "coordinate")

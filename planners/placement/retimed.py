@@ -11,7 +11,7 @@ import numpy as np
 from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions
 from ...schemas.plan import Plan
 from ..scheduling.retimed import Retimed
-from .problem import ordered_placed_problem
+from .problem import held_bytes, ordered_placed_problem
 from .scheduler import SeatScheduler
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ class PlacedRetimed:
     def ends_s(self, conditions: PlanConditions = AS_PLANNED) -> Floats:
         """When each worker has executed its last operation, in the order of the plan's workers."""
         return self._under(conditions).ends_s(self._orders)
+
+    def peaks_bytes(self) -> Floats:
+        """The most activation bytes that each worker holds; what is slow does not change them."""
+        return held_bytes(self._problem, self._orders)
 
     def crosses(self, pairs: Sequence[PlacePair]) -> bool:
         """Whether there are messages between any of these places."""
