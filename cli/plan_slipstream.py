@@ -98,7 +98,6 @@ def slipstream(
     """
     from ..planners.choosing import comparison, parse_placement
     from ..planners.plain.slipstream import (
-        atlas_of,
         first_asked,
         opened,
         plan_from_atlas,
@@ -144,18 +143,29 @@ def slipstream(
         present(made, output, common, [*comparison(made), *_advice(made)], effort.require_optimal)
         return
     require_one(choice)
+    _write_atlas(atlas, output, max_failures, jobs, as_json=common.as_json, require_optimal=effort.require_optimal)
+
+
+def _write_atlas(
+    opening: "Atlas", output: str, max_failures: str | None, jobs: int, *, as_json: bool, require_optimal: bool
+) -> None:
+    """Make an atlas's plans, write them, and say what they are."""
+    from ..planners.plain.slipstream import atlas_of
+
     with progress() as bar:
         task = bar.add_task("plans", total=None)
-        atlas = atlas_of(atlas, output, max_failures, jobs, lambda done, of: bar.update(task, completed=done, total=of))
-    if common.as_json:
-        print_document(atlas)
-    remark(_atlas_summary(atlas))
-    if atlas.planner.options["solver"] in ("milp", "cp-sat"):
+        made = atlas_of(
+            opening, output, max_failures, jobs, lambda done, of: bar.update(task, completed=done, total=of)
+        )
+    if as_json:
+        print_document(made)
+    remark(_atlas_summary(made))
+    if made.planner.options["solver"] in ("milp", "cp-sat"):
         remark(
             "no solver was asked for plans that reach the bound; for its own proof, plan for one number of --failures"
         )
-    if effort.require_optimal:
-        for entry in atlas.plans:
+    if require_optimal:
+        for entry in made.plans:
             demand_proof(entry.prediction, f"{counted(entry.failed_units, 'failure')}: ")
 
 

@@ -124,14 +124,7 @@ class PlanRunner:
         ties = ties_of(layers)
         program = lower(plan, trained_together(ties))
         self.plan = plan
-        self.rank = _environment("RANK", len(program.workers)) if rank is None else rank
-        processes = _environment("WORLD_SIZE", len(program.workers)) if world_size is None else world_size
-        if processes != len(program.workers):
-            raise InvalidInputError(
-                f"the plan has {len(program.workers)} live workers, this job has {processes} processes",
-                where="WORLD_SIZE",
-                fix=f"start it with torchrun --nproc-per-node {len(program.workers)}, or without torchrun",
-            )
+        self.rank = _rank_among(len(program.workers), rank, world_size)
         self.worker = program.workers[self.rank]
         self.device = torch.device(device)
         self.paced = paced
@@ -142,7 +135,7 @@ class PlanRunner:
         self._program = program
         self._everyone = tuple(range(len(program.workers)))
         self._store = environment_store() if store is None else store
-        self._refusals = Refusals(self._store, self.rank, processes, self.worker.name)
+        self._refusals = Refusals(self._store, self.rank, len(program.workers), self.worker.name)
         with self._refusals.telling():
             check_model(plan, layers)
             self._named_inputs = NamedInputs(layers)
@@ -364,6 +357,19 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
                 where=f"/templates/{number}/stages",
                 fix="plan from a profile of this model",
             )
+
+
+def _rank_among(workers: int, rank: int | None, world_size: int | None) -> int:
+    """This process's rank, in a job of as many processes as there are live workers."""
+    found = _environment("RANK", workers) if rank is None else rank
+    processes = _environment("WORLD_SIZE", workers) if world_size is None else world_size
+    if processes != workers:
+        raise InvalidInputError(
+            f"the plan has {workers} live workers, this job has {processes} processes",
+            where="WORLD_SIZE",
+            fix=f"start it with torchrun --nproc-per-node {workers}, or without torchrun",
+        )
+    return found
 
 
 def _environment(name: str, workers: int) -> int:

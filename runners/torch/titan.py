@@ -59,10 +59,10 @@ def pipelining_fn(plan: Plan | str) -> PipeliningFunction:
         loss_fn: Callable[..., Any],
         **_: Any,
     ) -> tuple[TitanSchedule, list[nn.Module], bool, bool]:
+        """As torchtitan calls it, with the names of its arguments; what it returns is what its trainer runs."""
         read = read_document(plan, Plan) if isinstance(plan, str) else plan
         refuse_placed(read, "rtk.torchtitan")
         require_valid(read, "the plan")
-        refuse_placed(read, "rtk.torchtitan.pipelining_fn")
         _require_fit(read, parallel_dims, training, parallelism, len(model_config.layers))
 
         from torchtitan.distributed.compile import apply_compile
