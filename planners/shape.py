@@ -95,6 +95,11 @@ class Shape:
         return (loop_placement if self.placement == "loop" else v_placement)(self.pp, self.chunks)
 
     @property
+    def noun(self) -> Literal["stage", "column"]:
+        """What a place in a pipeline is called in messages: a stage, or a column of several."""
+        return "stage" if self.columns is None else "column"
+
+    @property
     def links(self) -> int:
         """How many links there are between columns."""
         comes_back = self.placement == "loop" and self.chunks > 1 and self.pp > 2

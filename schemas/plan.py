@@ -98,6 +98,11 @@ class Template:
         return plain_placement(len(self.stages)) if self.placement is None else self.placement
 
     @property
+    def noun(self) -> Literal["stage", "column"]:
+        """What messages call a place in a pipeline: a stage, or a column of several."""
+        return "stage" if self.placement is None else "column"
+
+    @property
     def column_of(self) -> tuple[int, ...]:
         """The column of each virtual stage."""
         found = {stage: column for column, held in enumerate(self.columns) for stage in held}

@@ -70,7 +70,7 @@ def plan_joint(
         InfeasibleError: a stage has no live worker, a memory limit does not admit a single micro-batch, or there are
             fewer layers than stages.
     """
-    grid, slow = Grid(shape.dp, shape.pp), slow or {}
+    grid, slow = Grid(shape.dp, shape.pp, noun=shape.noun), slow or {}
     grid.require_places(slow, "--slow")
     grid.require_live_stages(grid.failed_units(failed))
     options = {
@@ -125,7 +125,7 @@ def replan_joint(
         InfeasibleError: a stage has no live worker, or a memory limit does not admit a single micro-batch.
     """
     opening = opening_of(plan)
-    grid = Grid(opening.dp, len(opening.template.columns))
+    grid = Grid(opening.dp, len(opening.template.columns), noun=opening.template.noun)
     grid.require_live_stages(worker.place for worker in plan.workers if worker.failed)
     planner = Planner(NAME, __version__, opening.planner.options, plan.planner.seed)
     # The pairs, each with the earlier stage first.

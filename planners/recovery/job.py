@@ -87,7 +87,7 @@ class TrainingJob:
     def grid(self) -> Grid:
         """The workers of all pipelines, in units of a node each."""
         per_node, pp = self.workers_per_node, self.shape.pp
-        return Grid(self.shape.dp, pp, max(1, per_node // pp), min(pp, per_node))
+        return Grid(self.shape.dp, pp, max(1, per_node // pp), min(pp, per_node), self.shape.noun)
 
     @property
     def nodes(self) -> int:

@@ -52,7 +52,7 @@ def opening(profile: Profile, request: AtlasRequest) -> Atlas:
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     shape, effort = request.shape, request.effort
-    grid = Grid(shape.dp, shape.pp, *request.unit, noun="stage" if shape.columns is None else "column")
+    grid = Grid(shape.dp, shape.pp, *request.unit, noun=shape.noun)
     grid.require_places([(k, i) for k, i in request.slowdown], "--slow")
     template = template_of(profile, shape)
     if template.placement is not None and request.cost != "heuristic":
@@ -101,8 +101,7 @@ def alike(common: Atlas) -> bool:
 def grid_of(common: Atlas) -> Grid:
     """The workers, and what dies as one."""
     template = common.template
-    noun: Literal["stage", "column"] = "stage" if template.placement is None else "column"
-    return Grid(common.dp, len(template.columns), *common.failure_unit, noun)
+    return Grid(common.dp, len(template.columns), *common.failure_unit, template.noun)
 
 
 def connection_of(common: Atlas) -> Connection:
