@@ -78,9 +78,10 @@ def rules_of(chance: np.random.Generator, problem: PlacedProblem) -> DueTimes:
     """Any priorities: by stage and kind, or by operation; jobs due in order, at once, or the last first."""
     shape = (problem.stages, KINDS) if chance.random() < 0.5 else (*problem.executor.shape, KINDS)
     due_s = np.arange(problem.jobs) * chance.choice([0.0, 1.0, 6.0, -2.0])
-    burst = None if chance.random() < 0.5 else float(chance.integers(0, 6))
+    burst = problem.jobs if chance.random() < 0.5 else int(chance.integers(0, 6))
+    enters_s = 5 * chance.random() * np.maximum(np.arange(problem.jobs) - burst, 0)
     wait = float(chance.choice([0.0, 0.5, 1.0]))
-    return DueTimes(due_s, chance.normal(size=shape) * chance.choice([1.0, 10.0]), burst, 5 * chance.random(), wait)
+    return DueTimes(due_s, chance.normal(size=shape) * chance.choice([1.0, 10.0]), enters_s, wait)
 
 
 if __name__ == "__main__":
