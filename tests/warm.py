@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -134,8 +135,9 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
     from rtk.cli.console import SETTINGS, Settings
     from rtk.cli.main import main
 
+    tracker = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined]  # a queue writes to it by its number
     for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:
-        if number > 2 and number not in keep:
+        if number > 2 and number != tracker and number not in keep:
             with suppress(OSError):  # that of the listing itself is closed already
                 os.close(number)
     gc.enable()
