@@ -7,7 +7,7 @@ All is as in `search.py`, with columns for stages, and orders of due times (plan
 2. Slow pairs of workers carry nothing, by swaps: on each leg of a V or a loop.
 3. SlipStream's slots where the workers of a column are equal, and all micro-batches in turns.
 4. What each technique does on its own: re-routing that does not know, or is told, what is slow, pipelines that give
-   whole micro-batches away, each pipeline alone. A joint plan is never worse than any of them.
+   whole micro-batches away, each pipeline alone. By rules, a joint plan is never worse than any of them.
 5. Micro-batches go from peers that end late to peers that end early.
 
 Every routing is ordered by rules, most promising first, unless its bound proves it worse than the best so far. If there
@@ -27,7 +27,7 @@ import numpy as np
 
 from ...schemas.errors import InfeasibleError
 from ...schemas.placement import links_crossed
-from ...schemas.plan import Plan, name_of, place_of
+from ...schemas.plan import Plan, name_of
 from ..placement.any_routing import routing_bound
 from ..placement.bounds import lower_bound
 from ..placement.pipelines import with_placed_pipelines
@@ -209,13 +209,14 @@ class _PlacedJointSearch:
                 self._try(UNAWARE, executor, orders)
         for executor in routings(home, alike=False):
             self._try(TOLD, executor)
-        uneven = _uneven_pipelines(situation)
-        if uneven is not None:
-            self._try(UNEVEN, uneven)
+        with suppress(InfeasibleError):  # chunks of a micro-batch that are apart may fit where they do not together
+            uneven = _uneven_pipelines(situation)
+            if uneven is not None:
+                self._try(UNEVEN, uneven)
         if home.live.all():
             with suppress(InfeasibleError):
-                alone = with_placed_pipelines(situation.plan, split=situation.split, effort=_without_solver(effort))
-                self._offer(ALONE, *ordered_placed_problem(alone))
+                plan = with_placed_pipelines(situation.plan, split=situation.split, effort=_without_solver(effort))
+                self._offer(ALONE, *ordered_placed_problem(plan))
 
     def try_shifts(self) -> None:
         """Micro-batches from peers that end late to peers that end early, as long as that helps."""
@@ -258,7 +259,12 @@ class _PlacedJointSearch:
         return swapped(executor, self.situation.home.pipeline, slow, in_pairs=in_pairs)
 
     def _try(self, name: str, executor: Ints, start: SeatOrders | None = None) -> PlacedJoint | None:
-        """The best orders by rules for a routing; None where it cannot be better, or memory does not admit it."""
+        """The best orders by rules for a routing; None where it cannot be better, or memory does not admit it.
+
+        Nor can one be that has been tried so before: on few workers, or with nothing slow, many routings are the same.
+        """
+        if start is None and executor.tobytes() in self.tried:
+            return None
         situation, best = self.situation, self.best
         problem = situation.home.routed(situation.plan, executor)
         bound_s, avoided = max(situation.bound.value_s, _busiest_s(problem)), self._avoided(problem)
@@ -342,6 +348,9 @@ def _uneven_pipelines(situation: PlacedSituation) -> Ints | None:
     """Slow pipelines give whole micro-batches to quick ones, and the dead's go in turns to their peers; None for one.
 
     How long a pipeline takes is what its usual orders take in it; the dead count as alive.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a micro-batch with all its chunks.
     """
     usual, plan = revived(situation.usual), revived(situation.plan)
     count, columns = situation.live.shape
@@ -387,10 +396,10 @@ def bypassed_links(situation: PlacedSituation, problem: PlacedProblem) -> list[s
     """The slow links of single pipelines, `k/i`, over which no hop carries anything."""
     jobs = carried(problem.pipeline[problem.executor], situation.slow)
     numbers = links_crossed(situation.plan.template_of(0))
-    slow = {(k, numbers[hop]): 0 for hop, k, _ in np.argwhere(situation.slow).tolist()}
-    for hop, k, _ in np.argwhere(situation.slow).tolist():
-        slow[k, numbers[hop]] += int(jobs[hop, k, k])
-    return sorted((name_of(link) for link, sent in slow.items() if not sent), key=place_of)
+    hops = np.argwhere(situation.slow).tolist()
+    used = {(k, numbers[hop]) for hop, k, _ in hops if jobs[hop, k, k]}
+    slow = {(k, numbers[hop]) for hop, k, _ in hops}
+    return [name_of(link) for link in sorted(slow - used)]
 
 
 def loads_of(plan: Plan, problem: PlacedProblem) -> dict[str, Sequence[int]]:

@@ -63,7 +63,8 @@ def plan_joint(
         A checked plan whose bound holds for every routing. `planner.options` say what was decided: `made_by` (what has
         made the schedule: "joint", "joint, …" with another routing, or a single technique that was better), `loads`
         (micro-batches of each worker), `warmup_forwards` of each pipeline's stages, and `bypassed_links` ("k/i": slow
-        ones that carry nothing).
+        ones that carry nothing). Where workers hold several virtual stages `loads` are a list, of each of these, and
+        there are no warm-ups.
 
     Raises:
         InvalidInputError: a worker, link or limit that the shape does not have, or a worker named dead twice.
