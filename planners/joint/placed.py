@@ -38,23 +38,8 @@ from ..scheduling.problem import alone
 from ..scheduling.solve import Effort
 from ..slipstream.placed_rerouting import routings
 from .bound import shifts
-from .search import (
-    ACROSS,
-    JOINT,
-    RULES,
-    SHIFTED_OPERATIONS,
-    SHIFTS,
-    SLOTS,
-    TURNS,
-    Found,
-    carried,
-    handed_out,
-    least_loads,
-    revived,
-    spread,
-    swapped,
-    unslowed,
-)
+from .routings import carried, handed_out, least_loads, spread, swapped
+from .search import ACROSS, JOINT, RULES, SHIFTED_OPERATIONS, SHIFTS, SLOTS, TURNS, Found, revived, unslowed
 
 if TYPE_CHECKING:
     from ...schemas.plan import Place

@@ -32,7 +32,8 @@ from ..slipstream.normalization import Grid
 from ..slipstream.selective_decoupling import latest, pull
 from ..slipstream.slots import fill
 from .placed import PlacedSituation, bypassed_links, loads_of, placed_joint_schedule
-from .search import Found, Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques
+from .routings import crossing, named_pairs
+from .search import Found, Situation, in_slots, joint_schedule, single_techniques
 
 NAME = "joint"
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
