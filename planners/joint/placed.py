@@ -29,12 +29,13 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.placement import links_crossed
 from ...schemas.plan import Plan, name_of
 from ..placement.any_routing import routing_bound
-from ..placement.bounds import lower_bound
+from ..placement.bounds import lower_bound, with_any_split
+from ..placement.fusing import with_fused_backwards
 from ..placement.pipelines import with_placed_pipelines
 from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem, placed_problem, work_s
 from ..placement.scheduler import SeatScheduler
 from ..placement.search import solve
-from ..scheduling.problem import alone
+from ..scheduling.problem import ROUNDING, alone
 from ..scheduling.solve import Effort
 from ..slipstream.placed_rerouting import routings
 from .bound import shifts
@@ -97,6 +98,12 @@ class PlacedSituation:
         found: Floats = np.where(self.home.live, self.round_s.sum(axis=1), np.inf).reshape(self.live.shape)
         return found
 
+    @cached_property
+    def gains_by_joining(self) -> bool:
+        """Whether some B takes less than its I and W, so that orders are worth more once these are joined."""
+        apart_s = self.home.duration_s[:, :, 1] + self.home.duration_s[:, :, 2]
+        return self.split and bool((self.home.duration_s[:, :, 3] < apart_s * (1 - ROUNDING)).any())
+
     @property
     def equal_columns(self) -> Flags:
         """Of each column, whether its live workers take equally long."""
@@ -115,7 +122,10 @@ class PlacedSituation:
 
 @dataclass(frozen=True, eq=False)
 class PlacedJoint(Found):
-    """A schedule of a routing of workers with several virtual stages: its orders as operation codes."""
+    """A schedule of a routing of workers with several virtual stages: its orders as operation codes.
+
+    Its I and W are apart; its value is that of the plan, where those that need not be are joined.
+    """
 
     problem: PlacedProblem
     orders: SeatOrders
@@ -252,7 +262,7 @@ class _PlacedJointSearch:
             return None
         situation, best = self.situation, self.best
         problem = situation.home.routed(situation.plan, executor)
-        bound_s, avoided = max(situation.bound.value_s, _busiest_s(problem)), self._avoided(problem)
+        bound_s, avoided = max(situation.bound.value_s, self._busiest_s(problem)), self._avoided(problem)
         if best is not None and (best.settled or (best.avoided_jobs, best.value_s) <= (avoided, bound_s)):
             return None
         try:
@@ -264,12 +274,24 @@ class _PlacedJointSearch:
 
     def _offer(self, name: str, problem: PlacedProblem, orders: SeatOrders) -> PlacedJoint:
         """A schedule, which is that of its routing from now on if it is the best."""
-        value_s = SeatScheduler(problem).value_s(orders)
+        value_s = self._value_s(problem, orders)
         found = PlacedJoint(name, self._avoided(problem), value_s, self.situation.bound.value_s, problem, orders)
         known = self.tried.setdefault(problem.executor.tobytes(), found)
         if found.beats(known):
             self.tried[problem.executor.tobytes()] = found
         return found
+
+    def _value_s(self, problem: PlacedProblem, orders: SeatOrders) -> float:
+        """What the plan of these orders takes, in s."""
+        if self.situation.gains_by_joining:
+            problem, orders = with_fused_backwards(problem, orders)
+        return SeatScheduler(problem).value_s(orders)
+
+    def _busiest_s(self, problem: PlacedProblem) -> float:
+        """What no orders of a routing undercut, in s, at a glance: all of a worker's work, its sums and its step."""
+        least = with_any_split(problem) if self.situation.gains_by_joining else problem
+        after_s = problem.allreduce_s + problem.optimizer_s
+        return float((work_s(least) + after_s[problem.worker_column] * problem.live).max())
 
     def _avoided(self, problem: PlacedProblem) -> int:
         return int(carried(problem.pipeline[problem.executor], self.avoid).sum())
@@ -278,12 +300,6 @@ class _PlacedJointSearch:
 def _without_solver(effort: Effort) -> Effort:
     """The same but for exact solvers, which are left to the best routing."""
     return effort if effort.solver == "rules" else replace(effort, solver="heuristic", time_limit_s=0.0)
-
-
-def _busiest_s(problem: PlacedProblem) -> float:
-    """What no orders of a routing undercut, in s, at a glance: all of a worker's work, its sums and its step."""
-    after_s = problem.allreduce_s + problem.optimizer_s
-    return float((work_s(problem) + after_s[problem.worker_column] * problem.live).max())
 
 
 # Routings: who runs which micro-batch at which virtual stage, jobs x stages.
