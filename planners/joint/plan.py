@@ -22,6 +22,7 @@ from ..placement.fusing import with_fused_backwards
 from ..placement.problem import with_placed_orders
 from ..placement.promise import with_placed_prediction
 from ..placement.times import follow, fuse, objective_s
+from ..placement.times import latest as latest_of_seats
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.list_schedule import sweep
 from ..scheduling.retime import objective, retime
@@ -151,7 +152,7 @@ def warm_up(plan: Plan) -> None:
         plan: one that it will be asked about.
     """
     if plan.is_placed:
-        for seat_kernel in (dispatch, follow, objective_s, fuse):
+        for seat_kernel in (dispatch, follow, objective_s, latest_of_seats, fuse):
             compiled(seat_kernel)
         replan_joint(plan)
         return
