@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Seconds
-from .placement import links_crossed
-from .plan import Layers, Link, Pipeline, Place, Plan, Stage, Template, name_of
+from .placement import linked_columns, links_crossed
+from .plan import Layers, Link, Pipeline, Place, Placement, Plan, Stage, Template, name_of
 from .profile import ring_steps
 
 LinkPlace = tuple[int | None, int]  # (pipeline, link); pipeline None means all of them
@@ -114,9 +114,18 @@ class PlanConditions:
         """Without links between pipelines."""
         return PlanConditions(self.factors, tuple(one for one in self.links_s if are_of_one_pipeline(one[0])))
 
-    def felt(self) -> "PlanConditions":
-        """Without links between workers who have nothing to send to each other, as long as all stay where they are."""
-        links_s = (one for one in self.links_s if are_neighbours(one[0]) or one[0][0][0] != one[0][1][0])
+    def felt(self, placement: Placement | None = None) -> "PlanConditions":
+        """Without links between workers who have nothing to send to each other, as long as all stay where they are.
+
+        Args:
+            placement: of the pipelines, for a loop's way back is a link, too; None: workers hold one stage each.
+        """
+        linked = None if placement is None else linked_columns(placement)
+
+        def are_linked(pair: PlacePair) -> bool:
+            return are_neighbours(pair) if linked is None else (pair[0][1], pair[1][1]) in linked
+
+        links_s = (one for one in self.links_s if not are_of_one_pipeline(one[0]) or are_linked(one[0]))
         return PlanConditions(self.factors, tuple(links_s))
 
     def by_pipeline(self) -> dict[int, "PlanConditions"]:

@@ -47,6 +47,17 @@ def links_crossed(template: Template) -> list[int]:
     return [-1 if one == other else one if other == one + 1 else columns - 1 for one, other in pairs]
 
 
+def linked_columns(placement: Placement) -> set[tuple[int, int]]:
+    """The pairs of columns, ascending, between which messages go: a virtual stage of the one follows one of the other.
+
+    Args:
+        placement: of a template, its `columns`.
+    """
+    column_of = {stage: column for column, held in enumerate(placement) for stage in held}
+    ways = pairwise(column_of[stage] for stage in range(len(column_of)))
+    return {(min(ends), max(ends)) for ends in ways if ends[0] != ends[1]}
+
+
 def placement_words(placement: Placement) -> str:
     """`plain`, `loop, 2 chunks a worker`, `V, 2 chunks a worker`, or the virtual stages of each column: `0,5/1,3/2,4`.
 

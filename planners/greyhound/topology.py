@@ -16,7 +16,7 @@ from functools import partial
 from math import fsum
 from typing import Literal
 
-from ...schemas.conditions import Pair, PlanConditions, are_neighbours, are_peers
+from ...schemas.conditions import Pair, PlanConditions, are_peers
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Place, Plan
 from ..batch.distribute import distribute
@@ -166,18 +166,21 @@ def best_swap(
     Args:
         plan: of pipelines that are alike; failed workers swap with nobody.
         found: what is slow, where everybody sits now.
-        state_bytes: parameters and optimizer state of each stage.
+        state_bytes: parameters and optimizer state of each stage, or column.
         quick_s: what an iteration takes after a swap, or without one, in s, roughly; asked about all swaps.
         time_s: the same, as exactly as may be; asked about `TRIED` of them.
     """
-    swaps = _swaps(plan, found.places)
+    swaps, template = _swaps(plan, found.places), plan.template_of(0)
+
+    def is_hop(one: int, other: int) -> bool:
+        return template.link_between(one, other) is not None
 
     def burden(swap: Swap) -> tuple[float, float, bool, float, Swap]:
         copied_bytes = 0.0 if are_peers(swap) else sum(state_bytes[stage] for _, stage in swap)
         links_s = found.moved(exchanged(swap)).links_s
         of_peers_s = fsum(delay_s for pair, delay_s in links_s if are_peers(pair))
-        of_neighbours_s = fsum(delay_s for pair, delay_s in links_s if are_neighbours(pair))
-        return of_peers_s, of_neighbours_s, not are_peers(swap), copied_bytes, swap
+        of_hops_s = fsum(delay_s for ((k, i), (other, j)), delay_s in links_s if k == other and is_hop(i, j))
+        return of_peers_s, of_hops_s, not are_peers(swap), copied_bytes, swap
 
     promising = sorted(swaps, key=lambda swap: (quick_s(swap), burden(swap)))[:TRIED]
     times_s = {swap: time_s(swap) for swap in promising}

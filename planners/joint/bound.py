@@ -235,7 +235,7 @@ def _least(of_s: Floats, hop_s: Floats) -> Floats:
 
 # Loads corrected by what a schedule shows: micro-batches go from peers that end late to peers that end early.
 #
-# Water (search.py) knows how long workers compute, but not when their first micro-batch arrives, when the last one
+# Water (routings.py) knows how long workers compute, but not when their first micro-batch arrives, when the last one
 # must have left, nor how long they wait for messages where memory admits few micro-batches at once. A schedule does: at
 # each stage, who ends last hands one micro-batch to who would end first with it, at all stages at once, or else at one.
 

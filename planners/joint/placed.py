@@ -7,7 +7,7 @@ All is as in `search.py`, with columns for stages, and orders of due times (plan
 2. Slow pairs of workers carry nothing, by swaps: on each leg of a V or a loop.
 3. SlipStream's slots where the workers of a column are equal, and all micro-batches in turns.
 4. What each technique does on its own: re-routing that does not know, or is told, what is slow, pipelines that give
-   whole micro-batches away, each pipeline alone. A joint plan is never worse than any of them.
+   whole micro-batches away, each pipeline alone. By rules, a joint plan is never worse than any of them.
 5. Micro-batches go from peers that end late to peers that end early.
 
 Every routing is ordered by rules, most promising first, unless its bound proves it worse than the best so far. If there
@@ -27,34 +27,20 @@ import numpy as np
 
 from ...schemas.errors import InfeasibleError
 from ...schemas.placement import links_crossed
-from ...schemas.plan import Plan, name_of, place_of
+from ...schemas.plan import Plan, name_of
 from ..placement.any_routing import routing_bound
-from ..placement.bounds import lower_bound
+from ..placement.bounds import lower_bound, with_any_split
+from ..placement.fusing import with_fused_backwards
 from ..placement.pipelines import with_placed_pipelines
 from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem, placed_problem, work_s
 from ..placement.scheduler import SeatScheduler
 from ..placement.search import solve
-from ..scheduling.problem import alone
+from ..scheduling.problem import ROUNDING, alone
 from ..scheduling.solve import Effort
 from ..slipstream.placed_rerouting import routings
 from .bound import shifts
-from .search import (
-    ACROSS,
-    JOINT,
-    RULES,
-    SHIFTED_OPERATIONS,
-    SHIFTS,
-    SLOTS,
-    TURNS,
-    Found,
-    carried,
-    handed_out,
-    least_loads,
-    revived,
-    spread,
-    swapped,
-    unslowed,
-)
+from .routings import carried, handed_out, least_loads, spread, swapped
+from .search import ACROSS, JOINT, RULES, SHIFTED_OPERATIONS, SHIFTS, SLOTS, TURNS, Found, revived, unslowed
 
 if TYPE_CHECKING:
     from ...schemas.plan import Place
@@ -112,6 +98,12 @@ class PlacedSituation:
         found: Floats = np.where(self.home.live, self.round_s.sum(axis=1), np.inf).reshape(self.live.shape)
         return found
 
+    @cached_property
+    def gains_by_joining(self) -> bool:
+        """Whether some B takes less than its I and W, so that orders are worth more once these are joined."""
+        apart_s = self.home.duration_s[:, :, 1] + self.home.duration_s[:, :, 2]
+        return self.split and bool((self.home.duration_s[:, :, 3] < apart_s * (1 - ROUNDING)).any())
+
     @property
     def equal_columns(self) -> Flags:
         """Of each column, whether its live workers take equally long."""
@@ -130,7 +122,10 @@ class PlacedSituation:
 
 @dataclass(frozen=True, eq=False)
 class PlacedJoint(Found):
-    """A schedule of a routing of workers with several virtual stages: its orders as operation codes."""
+    """A schedule of a routing of workers with several virtual stages: its orders as operation codes.
+
+    Its I and W are apart; its value is that of the plan, where those that need not be are joined.
+    """
 
     problem: PlacedProblem
     orders: SeatOrders
@@ -209,13 +204,14 @@ class _PlacedJointSearch:
                 self._try(UNAWARE, executor, orders)
         for executor in routings(home, alike=False):
             self._try(TOLD, executor)
-        uneven = _uneven_pipelines(situation)
-        if uneven is not None:
-            self._try(UNEVEN, uneven)
+        with suppress(InfeasibleError):  # chunks of a micro-batch that are apart may fit where they do not together
+            uneven = _uneven_pipelines(situation)
+            if uneven is not None:
+                self._try(UNEVEN, uneven)
         if home.live.all():
             with suppress(InfeasibleError):
-                alone = with_placed_pipelines(situation.plan, split=situation.split, effort=_without_solver(effort))
-                self._offer(ALONE, *ordered_placed_problem(alone))
+                plan = with_placed_pipelines(situation.plan, split=situation.split, effort=_without_solver(effort))
+                self._offer(ALONE, *ordered_placed_problem(plan))
 
     def try_shifts(self) -> None:
         """Micro-batches from peers that end late to peers that end early, as long as that helps."""
@@ -258,10 +254,15 @@ class _PlacedJointSearch:
         return swapped(executor, self.situation.home.pipeline, slow, in_pairs=in_pairs)
 
     def _try(self, name: str, executor: Ints, start: SeatOrders | None = None) -> PlacedJoint | None:
-        """The best orders by rules for a routing; None where it cannot be better, or memory does not admit it."""
+        """The best orders by rules for a routing; None where it cannot be better, or memory does not admit it.
+
+        Nor can one be that has been tried so before: on few workers, or with nothing slow, many routings are the same.
+        """
+        if start is None and executor.tobytes() in self.tried:
+            return None
         situation, best = self.situation, self.best
         problem = situation.home.routed(situation.plan, executor)
-        bound_s, avoided = max(situation.bound.value_s, _busiest_s(problem)), self._avoided(problem)
+        bound_s, avoided = max(situation.bound.value_s, self._busiest_s(problem)), self._avoided(problem)
         if best is not None and (best.settled or (best.avoided_jobs, best.value_s) <= (avoided, bound_s)):
             return None
         try:
@@ -273,12 +274,24 @@ class _PlacedJointSearch:
 
     def _offer(self, name: str, problem: PlacedProblem, orders: SeatOrders) -> PlacedJoint:
         """A schedule, which is that of its routing from now on if it is the best."""
-        value_s = SeatScheduler(problem).value_s(orders)
+        value_s = self._value_s(problem, orders)
         found = PlacedJoint(name, self._avoided(problem), value_s, self.situation.bound.value_s, problem, orders)
         known = self.tried.setdefault(problem.executor.tobytes(), found)
         if found.beats(known):
             self.tried[problem.executor.tobytes()] = found
         return found
+
+    def _value_s(self, problem: PlacedProblem, orders: SeatOrders) -> float:
+        """What the plan of these orders takes, in s."""
+        if self.situation.gains_by_joining:
+            problem, orders = with_fused_backwards(problem, orders)
+        return SeatScheduler(problem).value_s(orders)
+
+    def _busiest_s(self, problem: PlacedProblem) -> float:
+        """What no orders of a routing undercut, in s, at a glance: all of a worker's work, its sums and its step."""
+        least = with_any_split(problem) if self.situation.gains_by_joining else problem
+        after_s = problem.allreduce_s + problem.optimizer_s
+        return float((work_s(least) + after_s[problem.worker_column] * problem.live).max())
 
     def _avoided(self, problem: PlacedProblem) -> int:
         return int(carried(problem.pipeline[problem.executor], self.avoid).sum())
@@ -287,12 +300,6 @@ class _PlacedJointSearch:
 def _without_solver(effort: Effort) -> Effort:
     """The same but for exact solvers, which are left to the best routing."""
     return effort if effort.solver == "rules" else replace(effort, solver="heuristic", time_limit_s=0.0)
-
-
-def _busiest_s(problem: PlacedProblem) -> float:
-    """What no orders of a routing undercut, in s, at a glance: all of a worker's work, its sums and its step."""
-    after_s = problem.allreduce_s + problem.optimizer_s
-    return float((work_s(problem) + after_s[problem.worker_column] * problem.live).max())
 
 
 # Routings: who runs which micro-batch at which virtual stage, jobs x stages.
@@ -342,6 +349,9 @@ def _uneven_pipelines(situation: PlacedSituation) -> Ints | None:
     """Slow pipelines give whole micro-batches to quick ones, and the dead's go in turns to their peers; None for one.
 
     How long a pipeline takes is what its usual orders take in it; the dead count as alive.
+
+    Raises:
+        InfeasibleError: a memory limit does not admit a micro-batch with all its chunks.
     """
     usual, plan = revived(situation.usual), revived(situation.plan)
     count, columns = situation.live.shape
@@ -387,10 +397,10 @@ def bypassed_links(situation: PlacedSituation, problem: PlacedProblem) -> list[s
     """The slow links of single pipelines, `k/i`, over which no hop carries anything."""
     jobs = carried(problem.pipeline[problem.executor], situation.slow)
     numbers = links_crossed(situation.plan.template_of(0))
-    slow = {(k, numbers[hop]): 0 for hop, k, _ in np.argwhere(situation.slow).tolist()}
-    for hop, k, _ in np.argwhere(situation.slow).tolist():
-        slow[k, numbers[hop]] += int(jobs[hop, k, k])
-    return sorted((name_of(link) for link, sent in slow.items() if not sent), key=place_of)
+    hops = np.argwhere(situation.slow).tolist()
+    used = {(k, numbers[hop]) for hop, k, _ in hops if jobs[hop, k, k]}
+    slow = {(k, numbers[hop]) for hop, k, _ in hops}
+    return [name_of(link) for link in sorted(slow - used)]
 
 
 def loads_of(plan: Plan, problem: PlacedProblem) -> dict[str, Sequence[int]]:

@@ -22,6 +22,7 @@ from ..placement.fusing import with_fused_backwards
 from ..placement.problem import with_placed_orders
 from ..placement.promise import with_placed_prediction
 from ..placement.times import follow, fuse, objective_s
+from ..placement.times import latest as latest_of_seats
 from ..scheduling.assemble import with_orders_and_prediction
 from ..scheduling.list_schedule import sweep
 from ..scheduling.retime import objective, retime
@@ -32,7 +33,8 @@ from ..slipstream.normalization import Grid
 from ..slipstream.selective_decoupling import latest, pull
 from ..slipstream.slots import fill
 from .placed import PlacedSituation, bypassed_links, loads_of, placed_joint_schedule
-from .search import Found, Situation, crossing, in_slots, joint_schedule, named_pairs, single_techniques
+from .routings import crossing, named_pairs
+from .search import Found, Situation, in_slots, joint_schedule, single_techniques
 
 NAME = "joint"
 RULES, HEURISTIC = Effort("rules"), Effort("heuristic")
@@ -63,7 +65,8 @@ def plan_joint(
         A checked plan whose bound holds for every routing. `planner.options` say what was decided: `made_by` (what has
         made the schedule: "joint", "joint, …" with another routing, or a single technique that was better), `loads`
         (micro-batches of each worker), `warmup_forwards` of each pipeline's stages, and `bypassed_links` ("k/i": slow
-        ones that carry nothing).
+        ones that carry nothing). Where workers hold several virtual stages `loads` are a list, of each of these, and
+        there are no warm-ups.
 
     Raises:
         InvalidInputError: a worker, link or limit that the shape does not have, or a worker named dead twice.
@@ -149,7 +152,7 @@ def warm_up(plan: Plan) -> None:
         plan: one that it will be asked about.
     """
     if plan.is_placed:
-        for seat_kernel in (dispatch, follow, objective_s, fuse):
+        for seat_kernel in (dispatch, follow, objective_s, latest_of_seats, fuse):
             compiled(seat_kernel)
         replan_joint(plan)
         return

@@ -66,7 +66,7 @@ def policy(name: str, job: TrainingJob) -> RecoveryPolicy:
         return cast("RecoveryPolicy", found)
     from .detecting import Unheeding
 
-    unheeding = Unheeding(found)
+    unheeding = Unheeding(found, job.shape.columns)
     if not entry.job:
         return unheeding
     from .interruption import Resuming

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Protocol, cast
 
 from ...schemas.conditions import AS_PLANNED, PlanConditions
-from ...schemas.plan import Place, Plan
+from ...schemas.plan import Place, Placement, Plan
 from ...schemas.protocols import RecoveryPolicy
 from ...schemas.replay import Costs, Fleet, Moment, NodePair, StateChange, TrainingState, Transition
 from ..placement.retimed import AnyRetimed
@@ -46,10 +46,11 @@ class Unheeding:
 
     Args:
         policy: for failures.
+        placement: that it trains in; None: its workers hold one stage each.
     """
 
-    def __init__(self, policy: Ordering) -> None:
-        self._policy = policy
+    def __init__(self, policy: Ordering, placement: Placement | None = None) -> None:
+        self._policy, self._placement = policy, placement
         self._retimed: dict[Hashable, AnyRetimed] = {}
         self._times_s: dict[tuple[Hashable, PlanConditions], float] = {}
 
@@ -83,7 +84,7 @@ class Unheeding:
         if believed.iteration_time_s is None or not fleet.is_slow:
             return replace(believed, formation=BelievedLayout(believed, AS_PLANNED))
         seats = self._policy.seats(believed)
-        troubles = fleet.at(seats).felt()
+        troubles = fleet.at(seats).felt(self._placement)
         time_s = self._time_s(believed, set(seats.values()), troubles) if troubles else believed.iteration_time_s
         return replace(believed, formation=BelievedLayout(believed, troubles), iteration_time_s=time_s)
 

@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 
 from rtk.planners.adaptra.plan import algorithm_2
 from rtk.planners.joint.bound import shifts
-from rtk.planners.joint.search import (
+from rtk.planners.joint.routings import (
     bypassed,
     crossing,
     handed_out,
     in_turns,
     job_s,
-    joint_rules,
     least_loads,
-    remaining_delays_s,
     routed,
-    warmups_of,
     water_filled,
 )
+from rtk.planners.joint.search import joint_rules, remaining_delays_s, warmups_of
 from rtk.schemas.plan import Link, Plan
 
 from .troubled import alike, situation, troubled, troubled_plans

@@ -35,8 +35,14 @@ EVEN = Profile((Layer((LayerCost(0.01, 0.01, 0.01),), activation_bytes=1.0, weig
 
 @st.composite
 def troubled_grids(draw: st.DrawFn) -> Plan:
-    """A grid in which some workers are dead, some slow, and some links between columns, of all pipelines or of one."""
+    """A grid in which some workers are dead, some slow, and some links between columns, of all pipelines or of one; a B
+    takes as long as I and W, or half of that."""
     plan = draw(placed_grids())
+    if draw(st.booleans()):
+        (template,) = plan.templates
+        shorter_s = [(one.backward_input_s + one.backward_weight_s) / 2 for one in template.stages]
+        stages = (replace(one, backward_s=own) for one, own in zip(template.stages, shorter_s, strict=True))
+        plan = replace(plan, templates=(replace(template, stages=tuple(stages)),))
     factors = st.sampled_from([None, None, 1.5, 3.0])
     workers = tuple(replace(one, slowdown=None if one.failed else draw(factors)) for one in plan.workers)
     delays_s = st.sampled_from([0.0, 0.5, 4.0])

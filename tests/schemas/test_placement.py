@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.schemas.check import check_plan, check_timeline, deadlock_free_times
+from rtk.schemas.conditions import PlanConditions
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import KINDS, Operation, print_order
+from rtk.schemas.placement import linked_columns
 from rtk.schemas.plan import Plan, Stage, Template
 from rtk.schemas.resumption import Rest, RestWorker, Resumption, nothing_of, parse_rest_order
 from rtk.schemas.timeline import Span, Timeline
@@ -83,6 +85,18 @@ def test_critical_path_spans_the_schedule(plan: Plan) -> None:
     step_s = max(one.optimizer_s for one in evaluation.windows.values())
     whole_s = lasts_s if plan.optimizer == "staggered" else lasts_s + step_s
     assert whole_s == pytest.approx(evaluation.iteration_time_s, rel=1e-9)
+
+
+@given(any_placed_plans())
+def test_columns_are_linked_where_a_hop_is_between_them(plan: Plan) -> None:
+    """By the placement alone as by the template that has it: what is slow elsewhere is not felt."""
+    for k in range(len(plan.pipelines)):
+        template = plan.template_of(k)
+        pairs = list(combinations(range(len(template.columns)), 2))
+        linked = [pair for pair in pairs if template.link_between(*pair) is not None]
+        assert linked_columns(template.columns) == set(linked)
+        slow = PlanConditions(links_s=tuple((((k, i), (k, j)), 1.0) for i, j in pairs))
+        assert [pair for pair, _ in slow.felt(template.columns).links_s] == [((k, i), (k, j)) for i, j in linked]
 
 
 def test_a_worker_holds_the_sum_of_its_seats() -> None:

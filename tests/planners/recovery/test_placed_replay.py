@@ -16,6 +16,7 @@ from rtk.planners.recovery.layout import alike, pipelines_by
 from rtk.planners.recovery.placing import placed_job
 from rtk.planners.shape import Shape, template_of
 from rtk.replaying import ReplayRequest, ask, digest_of
+from rtk.runners.simulator import simulate
 from rtk.runners.traces.read import TraceOptions
 from rtk.runners.traces.verbs import FaultScenario, Lasting, Renewal
 from rtk.schemas.conditions import PlanConditions
@@ -23,7 +24,7 @@ from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.orders import LeanSchedule
 from rtk.schemas.profile import Connection, Network, Profile
-from rtk.schemas.replay import Costs, Fleet, Moment, ReplayReport
+from rtk.schemas.replay import Costs, Fleet, Moment, ReplayReport, StateChange
 
 from ...cli.shell import rtk
 from .slow_stories import slow_stories
@@ -61,6 +62,22 @@ def test_a_standing_is_what_the_simulator_says_of_its_placed_plan(name: str, dat
         require_true(found, job, fleet, standing)
         plan = found.plan(standing)
         assert plan is None or plan.templates[0].placement == job.shape.columns
+
+
+@pytest.mark.parametrize("name", [*ABLE, "rtk"])
+def test_the_way_back_of_a_loop_counts_where_it_is_slow(name: str) -> None:
+    """Between the first and the last worker of a pipeline, as the link that it is; in a V the two exchange nothing."""
+    fleet = Fleet(names(6), slow_links={("n0", "n2"): 5.0})
+    for placement, counts in (("loop", True), ("v", False)):
+        shape = Shape(3, 2, 3, placement=placement, chunks=2)  # type: ignore[arg-type]
+        found = policy(name, TrainingJob(profile(*[1.0] * 6), shape, costs=COSTS))
+        well = found.begin(Fleet(names(6)))
+        plan, seats = found.plan(well), found.seats(well)
+        assert plan is not None and plan.templates[0].placement == shape.columns
+        (paced, *_) = found.react(well, Moment(1e4, fleet)) or (StateChange(well, ""),)
+        expected = simulate(fleet.at(seats).under(plan)).iteration_time_s
+        assert paced.standing.iteration_time_s == pytest.approx(expected)
+        assert (expected > 1.2 * simulate(plan).iteration_time_s) is counts
 
 
 @settings(max_examples=8)
