@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import combinations, islice
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from rtk.planners.placement.problem import (
 )
 from rtk.planners.placement.promise import with_placed_prediction
 from rtk.planners.placement.published import column_of_loop, column_of_v, published_orders
+from rtk.planners.placement.retimed import PlacedRetimed
 from rtk.planners.placement.rules import portfolio
 from rtk.planners.placement.scheduler import INTERPRETED_OPERATIONS, DueTimes, SeatScheduler, fits
 from rtk.planners.placement.search import solve
@@ -129,6 +130,22 @@ def test_plans_are_timed_and_written_as_they_are_read(plan: Plan) -> None:
     assert promised.bubble_ratio == pytest.approx(timed.bubble_ratio, abs=1e-12)
     assert promised.peak_memory_bytes == pytest.approx(timed.peak_memory_bytes, rel=1e-12)
     assert with_placed_orders(plan, *ordered_placed_problem(plan)).workers == plan.workers
+
+
+@settings(max_examples=30, deadline=None)
+@given(placed_plans().filter(lambda plan: len(plan.templates) == 1))
+def test_messages_between_two_workers_are_found_on_every_leg(plan: Plan) -> None:
+    """Of any two workers it is told whether micro-batches go from one to the other, up or down, as orders are read."""
+    ran = {
+        (operation.pipeline, operation.microbatch, plan.virtual_stage(worker, operation)): worker.place
+        for worker in plan.live_workers()
+        for operation in worker.operations()
+        if operation.kind == "F"
+    }
+    hops = {frozenset((place, ran[k, j, v + 1])) for (k, j, v), place in ran.items() if (k, j, v + 1) in ran}
+    timed = PlacedRetimed(plan)
+    for pair in combinations([worker.place for worker in plan.live_workers()], 2):
+        assert timed.crosses([pair]) == (frozenset(pair) in hops)
 
 
 def test_whoever_waits_gets_the_best_of_many_rules() -> None:
