@@ -73,11 +73,12 @@ def _compile_module(name: str) -> dict[str, Any]:
     errors.ColorShell = nullcontext  # type: ignore[attr-defined]  # it is defined under a condition
     names = dict(vars(sys.modules[name]))
     names |= {function.__name__: compiled(function) for function in _imported(name)}
+    beneath = _beneath(name)
     for function in _kernels[name]:
         twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
         twin.__qualname__ = function.__qualname__
         names[function.__name__] = njit(cache=True, error_model="numpy", **LEAN)(twin)
-        _make_anew_when_changed(names[function.__name__]._cache, _beneath(name))
+        _make_anew_when_changed(names[function.__name__]._cache, beneath)
         _make_anew_what_is_foreign(names[function.__name__]._cache)
         _compile_in_turn(names[function.__name__], f"{name.rpartition('.')[2]}.compiling")
     return names

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..placement.bounds import SeatBound, lower_bound
-from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem
+from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem, work_s
 from ..placement.scheduler import SeatScheduler, fits
 from ..placement.search import PlacedSolution, solve
 from ..scheduling.evaluate import OrderEvaluation
@@ -90,19 +90,12 @@ def _binding_bound(alike: Alike, problem: PlacedProblem, orders: SeatOrders, nam
         work_s=bound.work_s,
         tail_s=bound.tail_s,
         worker=names[bound.worker],
-        worker_s=_work_s(problem, bound.worker),
+        worker_s=float(work_s(problem)[bound.worker]),
         window=bound.window,
         memory_s=bound.value_s - bound.unlimited_s if bound.raised_by_memory else 0.0,
         limits=tuple(_binding_limits(alike, problem, bound)) if bound.raised_by_memory else (),
         argument=bound.argument,
     )
-
-
-def _work_s(problem: PlacedProblem, worker: int) -> float:
-    """All of a worker's operations, in s."""
-    jobs, stages = np.nonzero(problem.executor == worker)
-    forward_s, input_s, weight_s, whole_s = problem.duration_s[worker, stages].T
-    return float((forward_s + np.where(problem.split[jobs, stages], input_s + weight_s, whole_s)).sum())
 
 
 def _largest_bytes(problem: PlacedProblem, column: int) -> float:

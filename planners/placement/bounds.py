@@ -34,7 +34,7 @@ from ..scheduling.exact_solver import common_unit
 from ..scheduling.lower_bound import Bound
 from ..scheduling.one_machine import Machine, Queue, Solved, Spot, most_binding
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT, least_halves_s
-from .problem import ordered_placed_problem
+from .problem import needed_bytes, ordered_placed_problem
 from .seat_chains import Frame, SeatChain, seat_routes_of, seat_times
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def _promise_s(machine: Machine) -> float:
     skipped = np.array([np.searchsorted(queue.heads_s, firsts_s) for queue in machine.queues])
     urgent = np.array([len(queue.tails_s) - np.searchsorted(queue.tails_s[::-1], lasts_s) for queue in machine.queues])
     durations_s = np.array([queue.duration_s for queue in machine.queues])
-    work_s = durations_s @ np.maximum(0, urgent[:, :, None] - skipped[:, None, :]).reshape(len(durations_s), -1)
-    return float((work_s.reshape(len(lasts_s), -1) + lasts_s[:, None] + firsts_s).max(initial=0.0))
+    work_s = np.tensordot(durations_s, np.maximum(0, urgent[:, :, None] - skipped[:, None, :]), axes=1)
+    return float((firsts_s + work_s + lasts_s[:, None]).max())
 
 
 def with_any_split(problem: PlacedProblem) -> PlacedProblem:
@@ -133,16 +133,7 @@ def with_any_split(problem: PlacedProblem) -> PlacedProblem:
 
 def _without_room(problem: PlacedProblem) -> int | None:
     """The first worker whose limit does not admit a single micro-batch with all that it runs of it."""
-    # Before its last F all activations are held, and whatever follows an I, those of the earlier virtual stages.
-    jobs = np.arange(problem.jobs)
-    held = np.zeros((problem.jobs, problem.workers))
-    most = np.zeros(problem.workers)
-    for stage, worker in enumerate(problem.executor.T):
-        stashed = held[jobs, worker] + problem.stash_bytes[stage]
-        np.maximum.at(most, worker, np.where(problem.split[:, stage], stashed, 0.0))
-        held[jobs, worker] += problem.activation_bytes[stage]
-    most = np.maximum(most, held.max(axis=0, initial=0.0))
-    short = np.flatnonzero(most > problem.limit_bytes * (1 + ROUNDING))
+    short = np.flatnonzero(needed_bytes(problem) > problem.limit_bytes * (1 + ROUNDING))
     return int(short[0]) if len(short) else None
 
 

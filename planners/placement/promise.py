@@ -27,6 +27,7 @@ def with_placed_prediction(plan: Plan, bound_s: float, scope: ProofScope | None 
     Raises:
         BrokenPlanError: the checker finds the plan broken, which is a bug of the planner that made the orders.
         InfeasibleError: a limit does not admit what one micro-batch needs.
+        InvalidInputError: times or sizes were given that add up to more than a plan can say.
     """
     problem, orders = ordered_placed_problem(plan)
     times_s = SeatScheduler(problem).times_s(orders)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ...schemas.conditions import AS_PLANNED, PlacePair, PlanConditions
 from ...schemas.plan import Plan
@@ -43,15 +40,14 @@ class PlacedRetimed:
         return held_bytes(self._problem, self._orders)
 
     def crosses(self, pairs: Sequence[PlacePair]) -> bool:
-        """Whether there are messages between any of these places."""
-        executor, hops = self._problem.executor, list(pairwise(self._problem.column.tolist()))
+        """Whether there are messages between any of these places, whichever is further along a micro-batch's way."""
+        before, after = self._problem.executor[:, :-1], self._problem.executor[:, 1:]
+        numbers = [(self._number[one], self._number[other]) for one, other in pairs]
         return any(
-            bool((np.sort(executor[:, v : v + 2], axis=1) == sorted((self._number[one], self._number[other])))
-            .all(axis=1).any())
-            for one, other in pairs
-            for v, columns in enumerate(hops)
-            if {*columns} == {one[1], other[1]}
-        )  # fmt: skip
+            bool(((before == i) & (after == j)).any())
+            for one, other in numbers
+            for i, j in ((one, other), (other, one))
+        )
 
     def _under(self, conditions: PlanConditions) -> SeatScheduler:
         if not conditions:

@@ -115,7 +115,8 @@ def alone_s(problem: PlacedProblem, stretch: float) -> Floats:
 
 def paced_greedy(problem: PlacedProblem) -> list[DueTimes]:
     """Greedy priorities where jobs enter slower than the pace; none without limits, where that gains nothing."""
-    return [replace(greedy(problem)[0], enters_s=enters_s) for enters_s in _slower_entries(problem)]
+    first, _ = greedy(problem)
+    return [replace(first, enters_s=enters_s) for enters_s in _slower_entries(problem)]
 
 
 def _entries(problem: PlacedProblem) -> list[Floats]:

@@ -12,7 +12,7 @@ from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import FORWARD, KINDS, ROUNDING
 from .dispatch import NONE, SeatCosts, SeatKeys, SeatState, dispatch
-from .problem import held_bytes
+from .problem import held_bytes, needed_bytes
 from .times import SeatTimes, follow, objective_s
 
 if TYPE_CHECKING:
@@ -135,11 +135,7 @@ def reserves_bytes(problem: PlacedProblem) -> Floats:
     Raises:
         InfeasibleError: its limit is less.
     """
-    needs = np.zeros((problem.jobs, problem.workers))
-    jobs = np.arange(problem.jobs)
-    for stage in range(problem.stages):
-        needs[jobs, problem.executor[:, stage]] += problem.activation_bytes[stage]
-    most: Floats = needs.max(axis=0, initial=0.0)
+    most = needed_bytes(problem)
     for worker in np.flatnonzero(most > problem.limit_bytes * (1 + ROUNDING)).tolist():
         column, limit_bytes = int(problem.worker_column[worker]), problem.limit_bytes[worker]
         raise InfeasibleError(

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import chain, islice
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ def solve(
     """
     is_hurried = effort.solver == "rules"
     most = HURRIED_OPERATIONS if is_hurried or known else RULES_OPERATIONS
-    rules = [*known, *portfolio(problem)][: max(FIRST_LOOK, most // problem.operations)]
+    rules = list(islice(chain(known, portfolio(problem)), max(FIRST_LOOK, most // problem.operations)))
     best = PlacedSolution([], float("inf"), bound_s, "nothing")
     if start is not None:
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import combinations, islice
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rtk.planners.placement import search
 from rtk.planners.placement.bounds import lower_bound
 from rtk.planners.placement.fusing import with_fused_backwards
 from rtk.planners.placement.problem import (
@@ -19,6 +20,7 @@ from rtk.planners.placement.problem import (
 )
 from rtk.planners.placement.promise import with_placed_prediction
 from rtk.planners.placement.published import column_of_loop, column_of_v, published_orders
+from rtk.planners.placement.retimed import PlacedRetimed
 from rtk.planners.placement.rules import portfolio
 from rtk.planners.placement.scheduler import INTERPRETED_OPERATIONS, DueTimes, SeatScheduler, fits
 from rtk.planners.placement.search import solve
@@ -131,6 +133,22 @@ def test_plans_are_timed_and_written_as_they_are_read(plan: Plan) -> None:
     assert with_placed_orders(plan, *ordered_placed_problem(plan)).workers == plan.workers
 
 
+@settings(max_examples=30, deadline=None)
+@given(placed_plans().filter(lambda plan: len(plan.templates) == 1))
+def test_messages_between_two_workers_are_found_on_every_leg(plan: Plan) -> None:
+    """Of any two workers it is told whether micro-batches go from one to the other, up or down, as orders are read."""
+    ran = {
+        (operation.pipeline, operation.microbatch, plan.virtual_stage(worker, operation)): worker.place
+        for worker in plan.live_workers()
+        for operation in worker.operations()
+        if operation.kind == "F"
+    }
+    hops = {frozenset((place, ran[k, j, v + 1])) for (k, j, v), place in ran.items() if (k, j, v + 1) in ran}
+    timed = PlacedRetimed(plan)
+    for pair in combinations([worker.place for worker in plan.live_workers()], 2):
+        assert timed.crosses([pair]) == (frozenset(pair) in hops)
+
+
 def test_whoever_waits_gets_the_best_of_many_rules() -> None:
     """At half of 1F1B's memory: of a problem so small all rules are tried, not the first ones only."""
     problem = placed(column_of_v(4, 2), [9], limit=2, staggered=True)
@@ -216,8 +234,12 @@ def test_only_the_oldest_enters_before_its_time(data: st.DataObject) -> None:
                 assert all(later >= job for later, _ in forwards[place:]), worker
 
 
-def test_entries_are_found_one_by_one() -> None:
-    """Under a limit below what keeps the pace the search reaches what CP-SAT proves to be the least, 79 (bound: 77)."""
+def test_entries_are_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a limit below what keeps the pace the search reaches what CP-SAT proves to be the least, 79 (bound: 77).
+
+    A quarter of the annealing is enough for that.
+    """
+    monkeypatch.setattr(search, "ANNEALED_OPERATIONS", search.ANNEALED_OPERATIONS // 4)
     problem = placed(column_of_v(8, 2), [8], limit=3.0)
     assert solve(problem, Effort("heuristic"), lower_bound(problem).value_s).value_s <= 79.0
 
