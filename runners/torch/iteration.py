@@ -15,7 +15,7 @@ import torch
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers, Plan, Worker
-from ...schemas.resumption import LedgerEntry, MessageKey, RestOperation, ledger_entries, print_rest_operation
+from ...schemas.resumption import LedgerEntry, MessageKey, ledger_entries
 from ...schemas.text import listed
 from ...schemas.timeline import Span
 from ..program import (
@@ -35,6 +35,7 @@ from ..program import (
     taken_by,
 )
 from ..resilience.protocol import StepTerms
+from ..simulator import name_of_operation, share_of
 from .data.provider import Batch
 from .held_stage import HeldStage
 from .progress import IterationProgress, Reduce, StageSums
@@ -181,11 +182,10 @@ class Rank:
     def planned(self, one: Compute) -> _Planned:
         """What the plan says of an operation."""
         if one not in self._planned:
-            layers, whole = self.layers_of(one), self.plan.stage_at(self.worker, one.operation)
-            rest = RestOperation(one.operation, layers, one.accumulates)
-            share = (layers[1] - layers[0]) / (whole.layers[1] - whole.layers[0])
-            name = print_rest_operation(rest, self.worker.pipeline, whole.layers)
-            self._planned[one] = _Planned(layers, name, share * whole.duration_s(one.operation.kind))
+            stage = self.plan.stage_at(self.worker, one.operation)
+            name = name_of_operation(one, self.worker.pipeline, stage)
+            seconds = share_of(one, stage) * stage.duration_s(one.operation.kind)
+            self._planned[one] = _Planned(self.layers_of(one), name, seconds)
         return self._planned[one]
 
     @cached_property
