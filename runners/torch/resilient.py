@@ -102,10 +102,11 @@ from .evaluation import evaluate
 from .faults import Injection
 from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
-from .iteration import Iteration, Rank, first_of, splits_backward
+from .iteration import Iteration, first_of, splits_backward
 from .plane import Plane, expect, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
+from .rank import Rank
 from .rendezvous import SupersededError, connect, in_thread
 from .resume import SumTaker
 from .task import Task
