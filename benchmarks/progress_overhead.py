@@ -26,8 +26,9 @@ from rtk.profilers.models.presets import GptConfig
 from rtk.runners.program import lower
 from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.iteration import Iteration, Rank
+from rtk.runners.torch.iteration import Iteration
 from rtk.runners.torch.progress import IterationProgress
+from rtk.runners.torch.rank import Rank
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 MICROBATCHES = 8

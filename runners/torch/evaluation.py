@@ -13,7 +13,8 @@ import torch
 from ...schemas.errors import InvalidInputError
 from ..program import Compute, Instruction, Message, Program, Receive, Send
 from .data.provider import Batch
-from .iteration import Iteration, Rank
+from .iteration import Iteration
+from .rank import Rank
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,21 +143,23 @@ class DelayedTransport:
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Wait as long as the slowest link to a rank of the group holds up a ring, then sum; errors as `send`."""
-        slowest = max(group, key=self._sum_delay_to)
-        self._hold(slowest, ring_steps(len(group)) * self._sum_delay_to(slowest))
+        self._hold_ring(group)
         self._inner.all_reduce(group, tensor)
 
     def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """As the inner transport, where no link of the group is slow: else `end_sums` waits and sums."""
+        """As the inner transport, where no link of the group is slow: else `end_sums` waits, and begins it."""
         if any(map(self._sum_delay_to, group)):
             self._held.append((group, tensor))
         else:
             self._inner.begin_sum(group, tensor)
 
     def end_sums(self) -> None:
-        """Make the sums that are held up, and wait for the others; errors as `send`."""
+        """Begin the sums that are held up, and wait for all; errors as `send`."""
         while self._held:
-            self.all_reduce(*self._held.popleft())
+            group, tensor = self._held.popleft()
+            self._hold_ring(group)
+            # Only the ends of a link know that it is slow: others of the group have begun this sum, not made it.
+            self._inner.begin_sum(group, tensor)
         self._inner.end_sums()
 
     def flush(self, but: int = 0) -> None:
@@ -173,6 +175,10 @@ class DelayedTransport:
         """As the inner transport."""
         self._over.set()
         self._inner.close()
+
+    def _hold_ring(self, group: tuple[int, ...]) -> None:
+        slowest = max(group, key=self._sum_delay_to)
+        self._hold(slowest, ring_steps(len(group)) * self._sum_delay_to(slowest))
 
     def _hold(self, rank: int, delay_s: float) -> None:
         if isinf(delay_s):

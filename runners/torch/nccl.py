@@ -81,17 +81,21 @@ class NcclTransport:
         self._posted: dict[tuple[int, int], tuple[Any, torch.Tensor]] = {}
         self._sent: deque[tuple[Any, torch.Tensor]] = deque()
         self._begun: deque[Callable[[], None]] = deque()
-        self._groups = PeerGroups(make_group, store, rank, groups, device)
+        sums = sorted(groups)
+        self._groups = PeerGroups(make_group, store, rank, sums, device)
         self._channels = {
             channel: make_group(PrefixStore(f"rtk/channel/{channel[0]}-{channel[1]}", store), channel.index(rank), 2)
             for channel in sorted(channels)
             if rank in channel
         }
-        # NCCL connects a pair at its first message and blocks both until then: all ranks open theirs in one order.
+        # NCCL connects ranks at their first message or sum and blocks them until then: all open theirs in one order. A
+        # sum that is begun amid an order must not be the first, for its ranks may wait for our messages.
         token = torch.zeros(1, device=self._device)
-        for (source, _), group in self._channels.items():
+        for (source, _), channel in self._channels.items():
             with peer_errors():
-                (group.send([token], 1, 0) if source == self._rank else group.recv([token], 0, 0)).wait()
+                (channel.send([token], 1, 0) if source == self._rank else channel.recv([token], 0, 0)).wait()
+        for group in sums:
+            self._groups.begin(group, token)()
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """Announce the next message of a source; the tag only names it here."""

@@ -47,7 +47,7 @@ from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
-from ..program import AllReduce, Compute, Instruction, Program, Receive, Send, lower, lower_rest
+from ..program import AllReduce, BeginSum, Compute, Instruction, Program, Receive, Send, lower, lower_rest
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import HUNG, LET_GO_S
 from ..resilience.protocol import (
@@ -102,10 +102,11 @@ from .evaluation import evaluate
 from .faults import Injection
 from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
-from .iteration import Iteration, Rank, first_of, splits_backward
+from .iteration import Iteration, first_of, splits_backward
 from .plane import Plane, expect, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
+from .rank import Rank
 from .rendezvous import SupersededError, connect, in_thread
 from .resume import SumTaker
 from .task import Task
@@ -288,10 +289,11 @@ def words_of(what: Instruction | str) -> str:
         case str():
             return what
         case Compute(operation):
-            return f"{operation.kind}{operation.pipeline}.{operation.microbatch}"
+            stage = "" if operation.stage is None else operation.stage
+            return f"{stage}{operation.kind}{operation.pipeline}.{operation.microbatch}"
         case Receive(message):
             return f"{message.kind} {message.pipeline}.{message.microbatch}"
-        case AllReduce():
+        case BeginSum() | AllReduce():
             return "all-reduce"
     return type(what).__name__.lower()
 
@@ -632,7 +634,7 @@ class ResilientWorker:
             self._held.reset()
 
     def _tell_losses(self, iteration: Iteration) -> None:
-        """Before an iteration's first sum: what is in the sums outlives this worker, and so shall the losses."""
+        """Before sums: what is in them outlives this worker, and so shall the losses."""
         epoch = self._rules.epoch
         assert epoch is not None
         losses, stages = losses_of(iteration)

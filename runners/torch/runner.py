@@ -36,10 +36,11 @@ from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
-from .iteration import Agreement, Iteration, Rank, first_of, groups_of, meet, reads_of, splits_backward
+from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .precision import Precision
+from .rank import Rank, reads_of
 from .refusals import Refusals
 from .schedules import Schedule
 from .stage import Loss, TorchStage

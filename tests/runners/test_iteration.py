@@ -18,7 +18,9 @@ from rtk.planners.shape import Shape
 from rtk.runners.program import AllReduce, Compute, GradientBucket, Send, lower
 from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.iteration import Iteration, Rank, SpanTimer, Tags, groups_of, splits_backward
+from rtk.runners.torch.iteration import Iteration, groups_of, splits_backward
+from rtk.runners.torch.rank import Rank, SpanTimer
+from rtk.runners.torch.transport import Tags
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.orders import Operation, Schedule
 from rtk.schemas.plan import Optimizer, Plan

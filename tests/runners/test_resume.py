@@ -19,8 +19,9 @@ from rtk.runners.program import Program, lower, lower_rest
 from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch.boundaries import boundary_samples, like
 from rtk.runners.torch.held_stage import HeldStage
-from rtk.runners.torch.iteration import Iteration, Rank, seed_randomness, splits_backward
+from rtk.runners.torch.iteration import Iteration, seed_randomness, splits_backward
 from rtk.runners.torch.progress import IterationProgress
+from rtk.runners.torch.rank import Rank
 from rtk.runners.torch.resume import SumTaker
 from rtk.runners.torch.stage import add_loss
 from rtk.runners.torch.ties import ties_of, trained_together

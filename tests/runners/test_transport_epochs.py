@@ -134,10 +134,6 @@ def a_minute(rank: int) -> float:
     return 60.0
 
 
-def a_moment(rank: int) -> float:
-    return 0.001
-
-
 BLOCKED = [blocked_receive, blocked_flush, blocked_sum_of_all, blocked_sum_of_peers, blocked_begun_sum]
 
 
@@ -162,12 +158,42 @@ def gloo_group(store: Store, rank: int, size: int) -> Any:
     return ProcessGroupGloo(store, rank, size, options)
 
 
+class LateGroup:
+    """A group whose first sum blocks its ranks until all are in it, as NCCL's does, which connects them by it."""
+
+    def __init__(self, group: Any) -> None:
+        self._group, self._is_connected = group, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+    def allreduce(self, *arguments: Any) -> Any:
+        work = self._group.allreduce(*arguments)
+        if not self._is_connected:
+            work.wait()
+        self._is_connected = True
+        return work
+
+
+def late_group(store: Store, rank: int, size: int) -> LateGroup:
+    return LateGroup(gloo_group(store, rank, size))
+
+
 def nccl_world(size: int) -> list[NcclTransport]:
     """Transports for GPUs, over gloo, of which each sends to the next one."""
     store, everyone = HashStore(), tuple(range(size))
     ways = {(rank, rank + 1) for rank in range(size - 1)}
     device = torch.device("cpu")
-    return in_ranks(size, lambda rank: NcclTransport(store, rank, {everyone}, ways, device, make_group=gloo_group))
+    return in_ranks(size, lambda rank: NcclTransport(store, rank, {everyone}, ways, device, make_group=late_group))
+
+
+def delayed_world(size: int) -> list[Transport]:
+    """The link between the first two ranks is slow, of which the others know nothing."""
+
+    def behind_link(rank: int, inner: Transport) -> Transport:
+        return DelayedTransport(inner, no_delay, lambda other: 0.001 if {rank, other} == {0, 1} else 0.0)
+
+    return list(map(behind_link, range(size), world(size)))
 
 
 def apart_world(size: int) -> list[Transport]:
@@ -178,7 +204,7 @@ def apart_world(size: int) -> list[Transport]:
 WORLDS: dict[str, Callable[[int], Sequence[Transport]]] = {
     "gloo": world,
     "nccl": nccl_world,
-    "delayed": lambda size: [DelayedTransport(one, no_delay, a_moment) for one in world(size)],
+    "delayed": delayed_world,
     "delegates": lambda size: [Delegates(one, one, ()) for one in world(size)],
     "detours": apart_world,
 }

@@ -22,7 +22,7 @@ from rtk.runners.resilience.membership import stranger_to
 from rtk.runners.resilience.protocol import DataPosition, Hello
 from rtk.runners.torch.data.feed import RowFeed
 from rtk.runners.torch.data.tokens import Tokens
-from rtk.runners.torch.iteration import reads_of
+from rtk.runners.torch.rank import reads_of
 from rtk.runners.training import JobConfig
 from rtk.running import controller_of
 from rtk.schemas.checkpoint import Checkpoint, CheckpointFile, file_name
