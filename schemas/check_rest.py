@@ -185,20 +185,20 @@ class _Case:
         It can if all its layers are the same, these are still a stage's, and none of them is sealed.
         """
         rows = self.rows
-        if rows.standings[number].holds != rows.plan.layers_of(rows.live[number]):
+        if (number, layers) not in rows.seats.known or not self.sealed.isdisjoint(range(*layers)):
             return False
-        is_stage = any(stage.layers == layers for stage in rows.seats.of_worker(number))
-        return is_stage and self.sealed.isdisjoint(range(*layers))
+        return rows.standings[number].holds == rows.plan.layers_of(rows.live[number])
 
     @cached_property
     def groups(self) -> _Groups:
         """The pieces of work."""
         rows = self.rows
         under_way = [
-            (number, microbatch, *standing.stashed(stash), _AFTER_I if stash.after == "I" else _AFTER_F)
+            (number, microbatch, *layers, _AFTER_I if stash.after == "I" else _AFTER_F)
             for number, standing in enumerate(rows.standings)
             for stash in standing.stashes
-            if self.stays(number, standing.stashed(stash))
+            for layers in [standing.stashed(stash)]
+            if self.stays(number, layers)
             for microbatch in stash.microbatches
         ]
         worker, microbatch, start, stop, after = np.array(under_way, dtype=np.int64).reshape(-1, 5).T

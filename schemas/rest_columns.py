@@ -68,9 +68,10 @@ class RestSeats:
         found: Ints = np.searchsorted(self.owner * depth + self.number, worker * depth + stage)
         return found
 
-    def of_worker(self, number: int) -> tuple[Stage, ...]:
-        """The stages of a live worker."""
-        return tuple(self.stages[n] for n in np.flatnonzero(self.owner == number).tolist())
+    @cached_property
+    def known(self) -> frozenset[tuple[int, Layers]]:
+        """All of them, each by the number of its live worker and its layers."""
+        return frozenset(zip(self.owner.tolist(), (stage.layers for stage in self.stages), strict=True))
 
 
 @dataclass(frozen=True)
