@@ -11,7 +11,7 @@ from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import (
-    PASSES,
+    ALL_PASSES,
     TIMES,
     DataType,
     DoesNotFitError,
@@ -298,7 +298,7 @@ def _times_shown(costs: Sequence[LayerCost]) -> dict[str, str]:
     """The times in the table, by their headings: a full backward pass is there where any layer says what it takes."""
     if all(cost.backward_s is None for cost in costs):
         return TIMES
-    return {**PASSES, "B": "backward_s", "step": TIMES["step"]}
+    return {**ALL_PASSES, "step": TIMES["step"]}
 
 
 def _title(place: int, layer: Layer) -> str:

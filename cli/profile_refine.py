@@ -233,10 +233,11 @@ def _changes_of_facts(found: "Comparison") -> "Iterator[Difference]":
 
 def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Difference]":
     """What differs in times: all in all, then layer by layer."""
-    from ..profilers.comparing import FULL, WHOLE
-    from ..schemas.profile import TIMES
+    from ..profilers.comparing import WHOLE
+    from ..schemas.profile import ALL_PASSES, TIMES
     from ..viz.diff import Difference, becomes
 
+    names = {**TIMES, **ALL_PASSES}
     if found.overall is not None and found.overall.differs:
         words = f"all layers: {found.overall.ratio:.3f} times as long (noise {print_percent(found.overall.noise)})"
         yield Difference("/layers", "times", None, found.overall.ratio, words)
@@ -244,8 +245,7 @@ def _changes_of_times(found: "Comparison", after: "Profile") -> "Iterator[Differ
         layer, path = after.layers[one.layers[1]], f"/layers/{one.layers[1]}"
         if one.operation != WHOLE:
             degrees = [cost.tensor_parallel for cost in layer.costs]
-            name = "backward_s" if one.operation == FULL else TIMES[one.operation]
-            path += f"/costs/{degrees.index(one.tensor_parallel)}/{name}"
+            path += f"/costs/{degrees.index(one.tensor_parallel)}/{names[one.operation]}"
         name = f"{one.operation} of layer {one.layers[1]} ({layer.name or 'without a name'})"
         beside = f"{one.relative:.3f} times the overall ratio, noise {print_percent(one.noise)}"
         becoming = becomes(one.before_s, one.after_s, "s")

@@ -12,11 +12,12 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import rtk
 from rtk.runners.undisturbed import columns_of_plan
 from rtk.schemas.columns import select
-from rtk.schemas.profile import LayerCost
+from rtk.schemas.profile import BoundaryCost, LayerCost
 from rtk.schemas.trace import Trace, TraceEvent
 from rtk.viz.timeline import comparison_picture, timelines_picture
 
@@ -35,6 +36,7 @@ POLICIES = {
     "checkpoint-restart": "restart from a checkpoint",
 }
 FAILS_IN, STRETCHED = 3, 8.0
+Cost = TypeVar("Cost", LayerCost, BoundaryCost)
 WIDTH, ROW, LEFT, TOP = 840, 30, 330, 78
 
 
@@ -58,12 +60,12 @@ def placements() -> str:
 def stretched(profile: rtk.Profile) -> rtk.Profile:
     """The profile of a machine on which everything takes `STRETCHED` times as long."""
 
-    def slower(cost: LayerCost) -> LayerCost:
+    def slower(cost: Cost) -> Cost:
         times = {one.name: getattr(cost, one.name) for one in fields(cost) if one.name.endswith("_s")}
         return replace(cost, **{name: STRETCHED * time_s for name, time_s in times.items() if time_s is not None})
 
     layers = (replace(layer, costs=tuple(map(slower, layer.costs))) for layer in profile.layers)
-    return replace(profile, layers=tuple(layers))
+    return replace(profile, layers=tuple(layers), boundary=profile.boundary and slower(profile.boundary))
 
 
 def placement_loss() -> str:

@@ -25,6 +25,7 @@ from ..schemas.files import STANDARD_STREAM, source_of
 from ..schemas.orders import check_order_text
 from ..schemas.plan import Layers, Plan, Stage, Worker
 from ..schemas.profile import (
+    ALL_PASSES,
     FEWEST_FOR_A_SPREAD,
     PASSES,
     TIMES,
@@ -351,7 +352,7 @@ def _stage_s(profile: Profile, reading: OperationReading) -> float:
 def _inner_s(boundary: BoundaryCost, reading: OperationReading) -> float:
     """What the boundaries between a stage's layers take, which its layers' times contain and its own does not."""
     first, stop = reading.layers
-    name = {**PASSES, "B": "backward_s"}.get(reading.operation)
+    name = ALL_PASSES.get(reading.operation)
     return 0.0 if name is None else (stop - first - 1) * getattr(boundary, name)
 
 

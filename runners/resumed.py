@@ -1,6 +1,6 @@
 """What is left of an iteration as a timeline: behind what was kept of it, the rest, simulated."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +8,9 @@ import numpy as np
 from ..schemas.columns import TimelineColumns, columns_of
 from ..schemas.documents import digest
 from ..schemas.orders import Kind, Operation
-from ..schemas.plan import Layers, Plan
+from ..schemas.plan import Plan
 from ..schemas.quantities import print_time
-from ..schemas.resumption import Rest, Resumption, layer_runs, layers_in, print_rest_operation, seat_at, seats_in
+from ..schemas.resumption import Rest, Resumption, print_rest_operation, seat_at, seats_in
 from ..schemas.text import counted
 from ..schemas.timeline import Event, Span, Timeline, memory_of_workers
 from .program import Compute, lower_rest
@@ -86,24 +86,13 @@ def _kept(plan: Plan, rest: Rest, number: int) -> Iterator[tuple[str, float]]:
     worker, standing = plan.live_workers()[number], rest.standing_of(number)
     seats = seats_in(plan, worker)
     done = _SPLIT if standing.splits else _WHOLE
-    pieces = [
-        (m, layers, kind)
-        for m, runs in rest.kept(number, plan).items()
-        for layers in _within_stages(runs, seats.values())
-        for kind in done
-    ]
+    pieces = [(m, layers, kind) for m, runs in rest.kept(number, plan).items() for layers in runs for kind in done]
     under_way = rest.taken_up(number, plan).items()
     pieces += [(m, layers, kind) for (m, layers), after in sorted(under_way) for kind in _UNDER_WAY[after]]
     for microbatch, layers, kind in pieces:
         one = Compute(Operation(kind, *plan.microbatch_at(microbatch), seat_at(seats, layers)), layers)
         stage = plan.stage_at(worker, one.operation)
         yield name_of_operation(one, worker.pipeline, stage), seconds_of(one, stage, worker)
-
-
-def _within_stages(runs: Iterable[Layers], stages: Iterable[Layers]) -> tuple[Layers, ...]:
-    """Layers in ranges, cut where a stage ends."""
-    layers = layers_in(runs)
-    return tuple(run for stage in stages for run in layer_runs(layers.intersection(range(*stage))))
 
 
 def _events(rest: Rest, plan: Plan, begin_s: float) -> Iterator[Event]:

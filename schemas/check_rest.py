@@ -31,7 +31,7 @@ from .check import (
     propagate,
     sums_s,
 )
-from .check_standing import faults_of
+from .check_standing import faults_of, print_ranges
 from .errors import InvalidInputError
 from .orders import KINDS, NONE
 from .plan import Layers, Plan
@@ -185,20 +185,20 @@ class _Case:
         It can if all its layers are the same, these are still a stage's, and none of them is sealed.
         """
         rows = self.rows
-        if rows.standings[number].holds != rows.plan.layers_of(rows.live[number]):
+        if (number, layers) not in rows.seats.known or not self.sealed.isdisjoint(range(*layers)):
             return False
-        is_stage = any(stage.layers == layers for stage in rows.seats.of_worker(number))
-        return is_stage and self.sealed.isdisjoint(range(*layers))
+        return rows.standings[number].holds == rows.plan.layers_of(rows.live[number])
 
     @cached_property
     def groups(self) -> _Groups:
         """The pieces of work."""
         rows = self.rows
         under_way = [
-            (number, microbatch, *standing.stashed(stash), _AFTER_I if stash.after == "I" else _AFTER_F)
+            (number, microbatch, *layers, _AFTER_I if stash.after == "I" else _AFTER_F)
             for number, standing in enumerate(rows.standings)
             for stash in standing.stashes
-            if self.stays(number, standing.stashed(stash))
+            for layers in [standing.stashed(stash)]
+            if self.stays(number, layers)
             for microbatch in stash.microbatches
         ]
         worker, microbatch, start, stop, after = np.array(under_way, dtype=np.int64).reshape(-1, 5).T
@@ -333,8 +333,8 @@ def _wrong_seals(case: _Case) -> Iterator[Violation]:
     """Other layers than those whose sums have ended; and parts of sums that are given up for something not held."""
     found = layer_runs(case.sealed)
     if found != case.rows.rest.sealed:
-        said = _print_ranges(case.rows.rest.sealed)
-        yield Violation("/sealed", f"the sealed layers are said to be {said}, by the standings {_print_ranges(found)}")
+        said = print_ranges(case.rows.rest.sealed)
+        yield Violation("/sealed", f"the sealed layers are said to be {said}, by the standings {print_ranges(found)}")
     for number, (standing, own) in enumerate(zip(case.rows.standings, case.rows.rest.workers, strict=True)):
         for first, stop in own.given_up:
             if first >= stop or not layers_in(standing.holds).issuperset(range(first, stop)):
@@ -428,7 +428,7 @@ def _wrong_parts(case: _Case) -> Iterator[Violation]:
         if kept:
             what = (
                 f"I of micro-batch {min(lost)[1]} is in the sums of worker {standing.worker}, its W is not to come: "
-                f"the layers {_print_ranges(layer_runs(kept))} must be given up"
+                f"the layers {print_ranges(layer_runs(kept))} must be given up"
             )
             yield Violation(f"/workers/{number}/given_up", what)
         if half & ends and given_up:
@@ -477,10 +477,6 @@ def _incomplete(case: _Case) -> Iterator[Violation]:
         for layer_, microbatch in np.argwhere(table > 1)[:MOST_NAMED].tolist():
             what = f"the {kind} pass of micro-batch {_printed(rows.plan, microbatch)} in layer {layer_} is run twice"
             yield Violation("/workers", what)
-
-
-def _print_ranges(ranges: tuple[tuple[int, int], ...]) -> str:
-    return ", ".join(f"{first}-{stop}" for first, stop in ranges) or "none"
 
 
 def _printed(plan: Plan, microbatch: int) -> str:

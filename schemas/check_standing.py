@@ -28,9 +28,9 @@ def faults_of(layers: int, microbatches: int, standing: Standing) -> Iterator[Vi
         if not standing.is_empty or standing.further or any(tie.is_sealed for tie in standing.ties):
             yield Violation("/layers", "it holds no layers, and has something of the iteration")
     elif not all(0 <= first < stop <= layers for first, stop in holds):
-        yield Violation("/layers", f"it holds the layers {_print_ranges(holds)} of {layers}")
+        yield Violation("/layers", f"it holds the layers {print_ranges(holds)} of {layers}")
     elif any(one[1] >= other[0] for one, other in pairwise(holds)):
-        yield Violation("/further", f"the layers held, {_print_ranges(holds)}, are not ascending, neighbours joined")
+        yield Violation("/further", f"the layers held, {print_ranges(holds)}, are not ascending, neighbours joined")
     else:
         yield from _wrong_ledger(holds, microbatches, standing)
         yield from _wrong_seals(holds, layers, standing)
@@ -38,8 +38,9 @@ def faults_of(layers: int, microbatches: int, standing: Standing) -> Iterator[Vi
         yield from _wrong_messages(layers, microbatches, standing)
 
 
-def _print_ranges(ranges: Iterable[Layers]) -> str:
-    return ", ".join(f"{first}-{stop}" for first, stop in ranges)
+def print_ranges(ranges: Iterable[Layers]) -> str:
+    """Layers in ranges as documents have them, [first, stop), or `none`: `0-2, 5-6`."""
+    return ", ".join(f"{first}-{stop}" for first, stop in ranges) or "none"
 
 
 def _is_within(layers: Layers, holds: Iterable[Layers]) -> bool:
@@ -54,7 +55,7 @@ def _wrong_ledger(holds: tuple[Layers, ...], microbatches: int, standing: Standi
     for place, entry in enumerate(standing.ledger):
         first, stop = entry.layers
         if not _is_within(entry.layers, holds):
-            what = f"there are gradients of the layers {first}-{stop} where {_print_ranges(holds)} are held"
+            what = f"there are gradients of the layers {first}-{stop} where {print_ranges(holds)} are held"
             yield Violation(f"/ledger/{place}/layers", what)
             continue
         again = known & set(range(first, stop))
@@ -67,7 +68,7 @@ def _wrong_ledger(holds: tuple[Layers, ...], microbatches: int, standing: Standi
 def _wrong_seals(holds: tuple[Layers, ...], layers: int, standing: Standing) -> Iterator[Violation]:
     for first, stop in standing.sealed:
         if not _is_within((first, stop), holds):
-            yield Violation("/sealed", f"the layers {first}-{stop} are sealed where {_print_ranges(holds)} are held")
+            yield Violation("/sealed", f"the layers {first}-{stop} are sealed where {print_ranges(holds)} are held")
     if any(one[1] >= other[0] for one, other in pairwise(standing.sealed)):
         yield Violation("/sealed", "the sealed layers are not ascending, neighbours joined")
     held = layers_in(holds)
@@ -79,22 +80,24 @@ def _wrong_seals(holds: tuple[Layers, ...], layers: int, standing: Standing) -> 
 
 
 def _wrong_stashes(holds: tuple[Layers, ...], microbatches: int, standing: Standing) -> Iterator[Violation]:
-    done = {(layer, m) for entry in standing.ledger for layer in range(*entry.layers) for m in entry.microbatches}
     seen: set[tuple[int, int]] = set()
     for place, stash in enumerate(standing.stashes):
-        where = f"/stashes/{place}/microbatches"
-        if (stash.layers is None and len(holds) > 1) or not _is_within(standing.stashed(stash), holds):
+        where, layers = f"/stashes/{place}/microbatches", standing.stashed(stash)
+        if (stash.layers is None and len(holds) > 1) or not _is_within(layers, holds):
             yield Violation(f"/stashes/{place}/layers", "something is under way in other layers than a stage's")
             continue
         yield from _wrong_numbers(stash.microbatches, microbatches, f"/stashes/{place}")
-        own = {(layer, m) for layer in range(*standing.stashed(stash)) for m in stash.microbatches}
+        own = {(layer, m) for layer in range(*layers) for m in stash.microbatches}
         if seen & own:
             yield Violation(where, f"micro-batch {min(m for _, m in seen & own)} is under way twice")
         seen |= own
         if stash.after == "I" and not standing.splits and stash.microbatches:
             yield Violation(f"/stashes/{place}/after", "there was an I at a worker that runs B")
-        if stash.after == "I" and done & own:
-            yield Violation(where, f"W of micro-batch {min(m for _, m in done & own)} is done, and still to do")
+        if stash.after == "I":
+            inside = (entry for entry in standing.ledger if entry.layers[0] < layers[1] and layers[0] < entry.layers[1])
+            done = {m for entry in inside for m in entry.microbatches}.intersection(stash.microbatches)
+            if done:
+                yield Violation(where, f"W of micro-batch {min(done)} is done, and still to do")
 
 
 def _wrong_messages(layers: int, microbatches: int, standing: Standing) -> Iterator[Violation]:

@@ -58,6 +58,7 @@ def form_of(options: Mapping[str, Any]) -> ModelForm:
 # What `LayerCost` and `Spread` call the time of each operation: of the passes of a micro-batch, and of all.
 PASSES = {"F": "forward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 TIMES = {**PASSES, "step": "optimizer_s"}
+ALL_PASSES = {**PASSES, "B": "backward_s"}  # with a full backward pass, which a cost need not say
 
 
 # With fewer readings, a spread says nothing.

@@ -41,14 +41,14 @@ class RestSeats:
         owner: the number of the live worker that holds each; array of seats.
         number: which virtual stage each is; array of seats.
         layers: [first, stop) of each; array of seats x 2.
-        bases: the place of each live worker's first one.
+        workers: how many live workers there are.
     """
 
     stages: tuple[Stage, ...]
     owner: Ints
     number: Ints
     layers: Ints
-    bases: Ints
+    workers: int
 
     @classmethod
     def of(cls, plan: Plan) -> RestSeats:
@@ -58,19 +58,20 @@ class RestSeats:
         owner, number = np.array(rows, dtype=np.int64).reshape(-1, 2).T
         stages = tuple(stage for worker in live for stage in plan.stages_of(worker))
         layers = np.array([stage.layers for stage in stages], dtype=np.int64).reshape(-1, 2)
-        return cls(stages, owner, number, layers, np.searchsorted(owner, np.arange(len(live))))
+        return cls(stages, owner, number, layers, len(live))
 
     def places(self, worker: Ints, stage: Ints) -> Ints:
         """The places of stages of live workers, which hold them; arrays of one length."""
-        if len(self.owner) == len(self.bases):
+        if len(self.owner) == self.workers:  # each holds one
             return worker
         depth = int(self.number.max()) + 1
         found: Ints = np.searchsorted(self.owner * depth + self.number, worker * depth + stage)
         return found
 
-    def of_worker(self, number: int) -> tuple[Stage, ...]:
-        """The stages of a live worker."""
-        return tuple(self.stages[n] for n in np.flatnonzero(self.owner == number).tolist())
+    @cached_property
+    def known(self) -> frozenset[tuple[int, Layers]]:
+        """All of them, each by the number of its live worker and its layers."""
+        return frozenset(zip(self.owner.tolist(), (stage.layers for stage in self.stages), strict=True))
 
 
 @dataclass(frozen=True)

@@ -372,15 +372,21 @@ class Rest:
         return {standing.worker: standing for standing in self.standings}
 
     def kept(self, number: int, plan: Plan) -> dict[int, tuple[Layers, ...]]:
-        """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers."""
-        held = layers_in(plan.layers_of(plan.live_workers()[number]))
-        mine = held - layers_in((*self.workers[number].given_up, *self.sealed))
+        """The micro-batches whose gradients the live worker `number` keeps in its part of the sums, and the layers.
+
+        These are cut where a stage ends.
+        """
+        stages = seats_in(plan, plan.live_workers()[number]).values()
+        mine = layers_in(stages) - layers_in((*self.workers[number].given_up, *self.sealed))
         layers_of: dict[int, set[int]] = {}
         for entry in self.standing_of(number).ledger:
             layers = mine.intersection(range(*entry.layers))
             for microbatch in entry.microbatches if layers else ():
                 layers_of.setdefault(microbatch, set()).update(layers)
-        return {microbatch: layer_runs(layers) for microbatch, layers in sorted(layers_of.items())}
+        return {
+            microbatch: tuple(run for stage in stages for run in layer_runs(layers.intersection(range(*stage))))
+            for microbatch, layers in sorted(layers_of.items())
+        }
 
     def taken_up(self, number: int, plan: Plan) -> dict[Begun, LastDone]:
         """The micro-batches under way with which the live worker `number` goes on, and what of them was done last."""

@@ -171,9 +171,11 @@ class _Ledger:
     def __init__(self, crew: Crew, place: dict[int, int]) -> None:
         heads, numbers = [], []
         for worker, standing in enumerate(crew.standings):
+            is_same = crew.stays(worker)
             for entry in standing.ledger:
                 _check_held(crew, worker, entry.layers)
-                for first, stop in layer_runs(crew.kept[worker].intersection(range(*entry.layers))):
+                own = range(*entry.layers)
+                for first, stop in (entry.layers,) if is_same else layer_runs(crew.kept[worker].intersection(own)):
                     for piece in range(place[first], place[stop]):
                         heads.append((worker, piece))
                         numbers.append(entry.microbatches)
@@ -194,7 +196,7 @@ class _Ledger:
 
 
 def _check_held(crew: Crew, worker: int, layers: Layers) -> None:
-    if not layers_in(crew.standings[worker].holds).issuperset(range(*layers)):
+    if not any(first <= layers[0] and layers[1] <= stop for first, stop in crew.standings[worker].holds):
         raise InvalidInputError(
             f"{crew.standings[worker].worker} has gradients of layers {list(layers)}, of which it does not hold all",
             where="/standings",
@@ -221,8 +223,9 @@ class _Stashes:
     def __init__(self, crew: Crew, place: dict[int, int]) -> None:
         heads, numbers = [], []
         for worker, standing in enumerate(crew.standings):
+            is_same = crew.stays(worker)
             for stash in standing.stashes:
-                seat = crew.seat_of.get((worker, standing.stashed(stash))) if crew.stays(worker) else None
+                seat = crew.seat_of.get((worker, standing.stashed(stash))) if is_same else None
                 first, stop = (0, 0) if seat is None else crew.seats[seat].costs.layers
                 flags = int(stash.after == "I"), int(seat is not None)
                 heads.append((worker, seat or 0, place[first], place[stop], *flags))

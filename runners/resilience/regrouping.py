@@ -12,7 +12,7 @@ iteration is done anew.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...schemas.check_standing import check_standing
+from ...schemas.check_standing import check_standing, print_ranges
 from ...schemas.conditions import HEALTHY, Conditions
 from ...schemas.documents import parse_document
 from ...schemas.errors import RtkError
@@ -99,7 +99,8 @@ class Inventory:
         if told.standing.worker != name:
             return f"it is that of worker {told.standing.worker}"
         if told.standing.holds != holds:
-            return f"it is of other layers ({told.standing.holds}) than the worker holds ({holds})"
+            said, known = print_ranges(told.standing.holds), print_ranges(holds)
+            return f"it is of other layers ({said}) than the worker holds ({known})"
         return check_standing(layers_of(self._plan), self._plan.total_microbatches(), told.standing)
 
     def give_up(self) -> None:

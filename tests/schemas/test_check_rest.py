@@ -28,6 +28,7 @@ from rtk.schemas.resumption import (
     Resumption,
     SharedLayers,
     Standing,
+    Stash,
     SumCopy,
     held_messages,
     layer_runs,
@@ -366,6 +367,30 @@ def test_impossible_standing_has_its_reason(changes: dict[str, Any], reason: str
     """What no worker can have is told in words; what one can have is no fault."""
     assert check_standing(6, 8, STANDING) is None
     assert check_standing(6, 8, replace(STANDING, **changes)) == reason
+
+
+OF_RANGES = Standing(
+    "a", (0, 2), True, (LedgerEntry((0, 1), (0,)),), stashes=(Stash("I", (0,), (4, 5)),), further=((4, 6),)
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"further": ((2, 6),)}, "the layers held, 0-2, 2-6, are not ascending, neighbours joined"),
+        ({"further": ((4, 7),)}, "it holds the layers 0-2, 4-7 of 6"),
+        ({"ledger": (LedgerEntry((1, 5), (0,)),)}, "there are gradients of the layers 1-5 where 0-2, 4-6 are held"),
+        ({"sealed": ((1, 5),)}, "the layers 1-5 are sealed where 0-2, 4-6 are held"),
+        ({"stashes": (Stash("F", (1,)),)}, "something is under way in other layers than a stage's"),
+        ({"stashes": (Stash("F", (1,), (1, 5)),)}, "something is under way in other layers than a stage's"),
+        ({"stashes": (Stash("F", (1,), (4, 6)), Stash("I", (1,), (5, 6)))}, "micro-batch 1 is under way twice"),
+        ({"stashes": (Stash("I", (0,), (0, 2)),)}, "W of micro-batch 0 is done, and still to do"),
+    ],
+)
+def test_impossible_standing_in_several_ranges_has_its_reason(changes: dict[str, Any], reason: str) -> None:
+    """A micro-batch may be done in one stage and under way in another; what is said of a stage must fit with itself."""
+    assert check_standing(6, 8, OF_RANGES) is None
+    assert check_standing(6, 8, replace(OF_RANGES, **changes)) == reason
 
 
 # By hand: stages a and b of 1 layer and 3 x 1 s, links of 0.5 s; the worker 1/1 is dead.

@@ -19,7 +19,7 @@ from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import KINDS, Operation, print_order
 from rtk.schemas.placement import linked_columns
 from rtk.schemas.plan import Plan, Stage, Template
-from rtk.schemas.resumption import Rest, RestWorker, Resumption, nothing_of, parse_rest_order
+from rtk.schemas.resumption import LedgerEntry, Rest, RestWorker, Resumption, nothing_of, parse_rest_order
 from rtk.schemas.timeline import Span, Timeline
 
 from ..placed_plans import any_placed_plans, folded, looped, placed_plans
@@ -262,6 +262,20 @@ def test_a_rest_with_a_placement_is_no_file_of_before() -> None:
     plain = hand_plan({"0/0": "F0 B0"}, 1)
     assert not Resumption(plain.planner, plain, replace(rest, standings=(nothing_of("a", ((0, 1),)),))).is_placed
     assert Resumption(plain.planner, plain, rest).is_placed
+
+
+def test_passes_that_stay_done_are_counted_by_stages() -> None:
+    """Who holds both stages at the turn of a V has one range of layers, in which a micro-batch has passed twice each
+    way."""
+    plan = _v()
+    live = plan.live_workers()
+    standings = tuple(nothing_of(worker.name, plan.layers_of(worker)) for worker in live)
+    turn = [worker.name for worker in live].index("0/1")
+    done = replace(standings[turn], ledger=(LedgerEntry((1, 3), (0,)),))
+    standings = (*standings[:turn], done, *standings[turn + 1 :])
+    rest = Rest(0, standings, tuple(RestWorker(worker.name, worker.name) for worker in live))
+    assert rest.kept(turn, plan) == {0: ((1, 2), (2, 3))}
+    assert rest.passes_kept(plan) == 4
 
 
 @pytest.mark.parametrize("order", ["F0", "1F0", "0F0:1", "0F00", "0f0"])
