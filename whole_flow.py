@@ -123,7 +123,7 @@ class QuickstartResult:
         workers = self.paces[0].live_workers
         came = (
             f"Of {workers} workers {VICTIM} was killed in iteration {FAILS_IN}: its peers took over its micro-batches, "
-            f"the iteration was done again within {print_time(self.recovered_s)}, a replacement joined in iteration "
+            f"the iteration was done {print_time(self.recovered_s)} after that, a replacement joined in iteration "
             f"{JOINS_IN}, and "
         )
         count, largest = len(self.iterations), self.largest_difference
