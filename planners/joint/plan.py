@@ -108,9 +108,10 @@ def situation_of(plan: Plan, *, split: bool) -> AnySituation:
 def replan_joint(
     plan: Plan, avoid: Collection[tuple[Place, Place]] = (), situation: AnySituation | None = None
 ) -> Plan:
-    """The plan anew, for its failed workers, slow-downs and links: in milliseconds, by rules only.
+    """The plan anew, for its failed workers, slow-downs and links, by rules only.
 
-    What the joint routings leave open to the bound by no more than `ENOUGH` is left.
+    It takes milliseconds; where workers hold several virtual stages, up to some seconds. What the joint routings
+    leave open to the bound by no more than `ENOUGH` is left.
 
     Args:
         plan: of alike pipelines; its orders do not matter, but that backwards are split only if they are in any, or by
