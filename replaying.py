@@ -138,6 +138,7 @@ def replay(
         InvalidInputError: the trace cannot be read, or there is no such policy or cost.
         InfeasibleError: not even a cluster that never fails can train the job, or the machines are too few.
     """
+    from .planners.degrees import DegreeChoice, naming_what_fits
     from .planners.plain.verbs import degree_of_job, job_of, limits_of
     from .planners.recovery.catalogue import NAMES, require_name
     from .runners.traces.read import reading_of
@@ -161,7 +162,8 @@ def replay(
     reading = reading_of(trace_format, site.nodes_at_start(), leaving, slow_faults, seed)
     called = Path(trace).name if name is None else name
     question = ReplayRequest(job, trace, reading, names, until_s, called, placement_of(asked))
-    return ask(question, executor, watch)
+    with naming_what_fits(DegreeChoice(job.profile, replace(job.shape, dp=1), (degree,), machines)):
+        return ask(question, executor, watch)
 
 
 def placement_of(asked: AskedJob) -> PlacementChoice | None:

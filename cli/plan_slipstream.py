@@ -105,6 +105,7 @@ def slipstream(
         atlas_degrees,
         first_asked,
         opened,
+        opened_once,
         plan_from_atlas,
         planned_at,
         require_one,
@@ -135,8 +136,12 @@ def slipstream(
     request = AtlasRequest(shape, technique, unit, effort.effort(), cost, parse_slow_places(slow))
     read, asked = read_document(profile, Profile), first_asked(request, choice)
     degrees = choose_degrees(site.adapted(read), asked.shape, tensor_parallel, site.cluster)
-    first = opened(read, at_degrees(asked, degrees.tried[0]), site)
-    if units_of(first[0], places, first[1]) or failures is not None:
+    first = opened_once(degrees, read, asked, site)
+    if first is not None:
+        are_dead = bool(units_of(first[0], places, first[1]))
+    else:  # who is dead on the machines depends on the degree
+        are_dead = bool(places or (site.overlay is not None and site.overlay.failed))
+    if are_dead or failures is not None:
         if max_failures is not None:
             raise InvalidInputError(
                 "an atlas is for any failures",
@@ -149,7 +154,7 @@ def slipstream(
         return
     require_one(choice)
     taken = atlas_degrees(degrees, read, asked, site)
-    atlas, _ = first if taken == degrees.tried[0] else opened(read, at_degrees(asked, taken), site)
+    atlas, _ = first or opened(read, at_degrees(asked, taken), site)
     _write_atlas(atlas, output, max_failures, jobs, as_json=common.as_json, require_optimal=effort.require_optimal)
 
 

@@ -7,6 +7,7 @@ plan.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -141,10 +142,8 @@ def plan_at_degrees(choice: DegreeChoice, make: Callable[[Degrees], Plan]) -> Pl
         InvalidInputError: as `make` does.
     """
     if not choice.is_auto:
-        try:
+        with naming_what_fits(choice):
             return make(choice.tried[0])
-        except NoRoomError as error:
-            raise _with_fitting(error, choice) from None
     found = [(degree, _attempt(degree, make)) for degree in choice.tried]
     plans = [(degree, plan) for degree, plan in found if isinstance(plan, Plan)]
     if not plans:
@@ -176,16 +175,20 @@ def _row(degree: Degrees, shape: Shape, plan: Plan | InfeasibleError) -> dict[st
     return {"tensor_parallel": degree, "gpus": replace(shape, tensor_parallel=degree).gpus, **worth_of(plan)}
 
 
-def _with_fitting(error: NoRoomError, choice: DegreeChoice) -> NoRoomError:
-    """The error, with the degrees that would fit."""
+@contextmanager
+def naming_what_fits(choice: DegreeChoice) -> Iterator[None]:
+    """Where memory does not suffice at a degree, the error names the others of the profile that would fit."""
+    try:
+        yield
+    except NoRoomError as error:
+        raise NoRoomError(error.what, where=error.where, fix=f"{error.fix}{_others(choice)}") from None
+
+
+def _others(choice: DegreeChoice) -> str:
     fits = [one for one in choice.fitting if one not in choice.tried]
     if fits:
-        others = f"; or take --tensor-parallel {joined(map(str, fits), last='or')}, where it fits"
-    elif len(choice.profile.degrees) > 1:
-        others = "; none of the profile's other tensor-parallel degrees fits either"
-    else:
-        others = ""
-    return NoRoomError(error.what, where=error.where, fix=f"{error.fix}{others}")
+        return f"; or take --tensor-parallel {joined(map(str, fits), last='or')}, where it fits"
+    return "; none of the profile's other tensor-parallel degrees fits" if len(choice.profile.degrees) > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)

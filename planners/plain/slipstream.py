@@ -17,7 +17,7 @@ from ...schemas.profile import Profile
 from ...schemas.site import Site, site_of
 from ...schemas.text import counted, known
 from ..choosing import PlacementChoice, parse_placement, plan_chosen
-from ..degrees import DegreeChoice, choose_degrees, degree_comparison, plan_at_degrees
+from ..degrees import DegreeChoice, choose_degrees, degree_comparison, naming_what_fits, plan_at_degrees
 from ..placement.own_proof import ask_any_solver
 from ..placement.problem import placed_problem
 from ..placement.scheduler import reserves_bytes
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ...schemas.cluster import Cluster
 
 
+Opening = tuple[Atlas, tuple[Place, ...]]  # what plans have in common, and who is dead on the machines
 SWAPPED = "workers of unlike stages may swap places"
 
 
@@ -98,7 +99,7 @@ def planned_at(
     asked: AtlasRequest,
     choice: PlacementChoice,
     site: Site,
-    first: tuple[Atlas, tuple[Place, ...]] | None = None,
+    first: Opening | None = None,
 ) -> Plan:
     """SlipStream's plan at a tensor-parallel degree, or at the best of several.
 
@@ -107,17 +108,25 @@ def planned_at(
         failed: dead workers, beside those of the machines.
         failures, choice: as for `rerouted_chosen`.
         profile, asked, site: as for `opened`.
-        first: what has been opened at the only degree, if anything.
+        first: what `opened_once` gives, if it was asked.
     """
 
     def made(each: Degrees) -> Plan:
         own = at_degrees(asked, each, len(degrees.tried))
         if failures is not None:
             own.shape.require_one_degree(SWAPPED)
-        common, dead = opened(profile, own, site) if first is None or degrees.is_auto else first
+        common, dead = opened(profile, own, site) if first is None else first
         return rerouted_chosen(common, units_of(common, failed, dead), failures, profile, own, choice, site)
 
     return plan_at_degrees(degrees, made)
+
+
+def opened_once(degrees: DegreeChoice, profile: Profile, asked: AtlasRequest, site: Site) -> Opening | None:
+    """What is opened at the one degree that is asked for; None under `auto`, where each degree has its own."""
+    if degrees.is_auto:
+        return None
+    with naming_what_fits(degrees):
+        return opened(profile, at_degrees(asked, degrees.tried[0]), site)
 
 
 def at_degrees(asked: AtlasRequest, degrees: Degrees, of: int = 1) -> AtlasRequest:
@@ -195,7 +204,7 @@ def rerouted(common: Atlas, units: frozenset[Place], failures: int | None, effor
     return with_own_proof(made, effort, ask_any_solver)
 
 
-def opened(profile: Profile, asked: AtlasRequest, site: Site) -> tuple[Atlas, tuple[Place, ...]]:
+def opened(profile: Profile, asked: AtlasRequest, site: Site) -> Opening:
     """What all plans of a request have in common on these machines, signed by what it was made from; and who is dead.
 
     Raises:
@@ -264,7 +273,8 @@ def plan_atlas(
     require_one(choice)
     asked = first_asked(AtlasRequest(shape, technique, failure_unit, effort, cost, {}), choice)
     degrees = choose_degrees(site.adapted(profile), asked.shape, tensor_parallel, site.cluster)
-    common, _ = opened(profile, at_degrees(asked, atlas_degrees(degrees, profile, asked, site)), site)
+    taken = atlas_degrees(degrees, profile, asked, site)
+    common, _ = opened_once(degrees, profile, asked, site) or opened(profile, at_degrees(asked, taken), site)
     return atlas_of(common, folder, max_failures, jobs)
 
 
