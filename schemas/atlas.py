@@ -142,7 +142,7 @@ class Atlas:
         return len(self.plans) - 1
 
     @property
-    def needs_newest(self) -> bool:
+    def has_degrees(self) -> bool:
         """Whether it has tensor-parallel degrees: readers of earlier format versions would seat a worker on one GPU."""
         return DEGREES in self.planner.options
 
@@ -150,6 +150,11 @@ class Atlas:
     def is_placed(self) -> bool:
         """Whether its plans have a placement; then it is a document of format version 2.0."""
         return self.template.placement is not None
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether its template says what pairs of passes take; then it is a document of format version 3.0."""
+        return self.template.overlap is not None
 
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other."""

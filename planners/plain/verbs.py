@@ -242,6 +242,7 @@ def plan_pipeline(
     chunks: int | None = None,
     transport: Transport = "auto",
     tensor_parallel: AskedDegrees = None,
+    overlap: bool = False,
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
 
@@ -259,16 +260,19 @@ def plan_pipeline(
         chunks: virtual stages of each worker, 2 if None; under "best" at most so many.
         transport: how messages will be sent: under "best" it counts that a "direct" one holds its worker.
         tensor_parallel: GPUs of a worker: one degree, one a stage, or "auto", the profile's best; None: its least.
+        overlap: whether workers may run a forward and a full backward side by side, as fast as the profile says; they
+            do where that makes the iteration shorter.
 
     Raises:
         InvalidInputError: a link, limit or degree that the shape or the profile does not have, or the machines cannot
-            be read; here also: a worker has failed or is slow there, or the schedule is not for the placement.
+            be read; here also: a worker has failed or is slow there, the schedule is not for the placement, or the
+            profile does not say what passes side by side take.
         InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
     """
     known(schedule, get_args(Schedule), "--schedule")
     known(transport, get_args(Transport), "--transport")
     choice, site = parse_placement(placement, chunks), site_of(cluster, overlay)
-    shape, adapted = Shape(pp, dp, microbatches, limits_of(memory_limit)), site.adapted(profile)
+    shape, adapted = Shape(pp, dp, microbatches, limits_of(memory_limit), overlap=overlap), site.adapted(profile)
     delays = link_delays(link_delay)
 
     def made(degrees: Degrees) -> Plan:
