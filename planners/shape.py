@@ -12,9 +12,10 @@ from ..schemas.conditions import LinkPlace
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
+from ..schemas.network import Rings, Seating, rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_by, held_bytes, joined_cost
+from ..schemas.profile import Layer, LayerCost, Profile, held_by, held_bytes, joined_cost
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 from .even_cut import even_cut
@@ -262,17 +263,18 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: int =
     times = _work_s(profile, tensor_parallel)
     ends = least_bottleneck_cut(times, stages)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
-    connection = profile.network.between_workers or Connection()
+    seating, reducing = Seating(stages, peers, tensor_parallel), rings(profile.network, stages, tensor_parallel)
+    sent_bytes = (profile.layers[stop - 1].output_bytes for _, stop in ranges[:-1])
     return Template(
         "t0",
         tuple(
             replace(
-                _stage(profile, span, held_bytes(profile.layers, *span)[0], peers, tensor_parallel),
+                _stage(profile, span, held_bytes(profile.layers, *span)[0], (reducing, peers), tensor_parallel),
                 memory_limit_bytes=_room_bytes(profile, (span,), tensor_parallel),
             )
             for span in ranges
         ),
-        tuple(Link(connection.transfer_s(profile.layers[stop - 1].output_bytes)) for _, stop in ranges[:-1]),
+        tuple(Link(seating.hop_s(profile.network, size, i, i + 1)) for i, size in enumerate(sent_bytes)),
     )
 
 
@@ -305,16 +307,21 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
     parameters = [held_by(profile.layers, [span], beside=earlier[v])[0] for v, span in enumerate(ranges)]
-    cut = [_stage(profile, span, parameters[v], peers, tensor_parallel) for v, span in enumerate(ranges)]
+    columns = len(placement)
+    reducing = (rings(profile.network, columns, tensor_parallel), peers)
+    cut = [_stage(profile, span, parameters[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
     rooms = [_room_bytes(profile, [ranges[v] for v in held], tensor_parallel) for held in placement]
     known = tuple(room for room in rooms if room is not None)
     unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
-    connection, crossed = profile.network.between_workers or Connection(), links_crossed(unlinked)
+    seating, crossed = Seating(columns, peers, tensor_parallel), links_crossed(unlinked)
     sent_bytes: defaultdict[int, float] = defaultdict(float)
     for link, stop in zip(crossed, ends[:-1], strict=True):
         sent_bytes[link] = max(sent_bytes[link], profile.layers[stop - 1].output_bytes)
-    links = (Link(0.0 if link < 0 else connection.transfer_s(sent_bytes[link])) for link in crossed)
-    return replace(unlinked, links=tuple(links))
+    hops_s = {
+        link: 0.0 if link < 0 else seating.hop_s(profile.network, sent_bytes[link], link, (link + 1) % columns)
+        for link in crossed
+    }
+    return replace(unlinked, links=tuple(Link(hops_s[link]) for link in crossed))
 
 
 def least_bottleneck_cut(times: Sequence[float], parts: int) -> list[int]:
@@ -378,12 +385,15 @@ def _cut(
     return best[-1][count]
 
 
-def _stage(profile: Profile, span: Layers, parameter_bytes: float, peers: int, degree: int) -> Stage:
-    """A stage of layers [first, stop), without a limit; the parameters are those whose gradients are summed for it."""
+def _stage(profile: Profile, span: Layers, parameter_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:
+    """A stage of layers [first, stop), without a limit; the parameters are those whose gradients are summed for it.
+
+    Between as many peers as `reducing` says, in its rings.
+    """
     first, stop = span
     layers = profile.layers[first:stop]
     cost = joined_cost([_cost(layer, first + index, degree) for index, layer in enumerate(layers)], profile.inner)
-    connection = profile.network.between_workers or Connection()
+    own, peers = reducing
     return Stage(
         layers=span,
         tensor_parallel=degree,
@@ -391,7 +401,7 @@ def _stage(profile: Profile, span: Layers, parameter_bytes: float, peers: int, d
         backward_input_s=cost.backward_input_s,
         backward_weight_s=cost.backward_weight_s,
         optimizer_s=cost.optimizer_s,
-        allreduce_s=connection.ring_s(parameter_bytes / degree, peers),
+        allreduce_s=own.ring_s(parameter_bytes / degree, peers),
         activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
         backward_s=cost.backward_s,

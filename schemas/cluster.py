@@ -2,7 +2,8 @@
 
 Worker k/i of a plan sits where torchrun puts rank after rank of `rtk run`: workers take GPUs in (pipeline, stage)
 order, one each, or as many as their tensor-parallel degree says, and GPUs fill node after node. So with p stages of one
-GPU each, worker k/i sits on GPU number k * p + i of the cluster; what lies beyond the last worker is idle.
+GPU each, worker k/i sits on GPU number k * p + i of the cluster; what lies beyond the last worker is idle. Where the
+network says that peers sit side by side, as Megatron-LM seats them, they take GPUs in (stage, pipeline) order instead.
 """
 
 import hashlib
@@ -141,7 +142,9 @@ def on_cluster(profile: Profile, cluster: Cluster) -> Profile:
     """
     inside = cluster.network.intra_node or profile.network.intra_node
     between = cluster.network.inter_node or profile.network.inter_node
-    network = Network(inside, None if inside and len(cluster.nodes) == 1 else between)
+    single = bool(inside) and len(cluster.nodes) == 1
+    node = cluster.network.node or profile.network.node
+    network = Network(inside, None if single else between, None if single else node)
     memory_bytes = profile.device.memory_bytes if cluster.memory_bytes is None else cluster.memory_bytes
     return replace(profile, device=replace(profile.device, memory_bytes=memory_bytes), network=network)
 
@@ -168,8 +171,12 @@ def _require_room(cluster: Cluster, workers: int, total: int) -> None:
 
 
 def _seats(cluster: Cluster, needed: Mapping[Place, int]) -> Seats:
-    gpus = cluster.gpus()
-    return {place: tuple(next(gpus) for _ in range(count)) for place, count in needed.items()}
+    """Each worker's GPUs, of which it needs so many; in (pipeline, stage) order whoever sits side by side."""
+    node, gpus = cluster.network.node, cluster.gpus()
+    peers_first = node is not None and node.side_by_side == "peers"
+    places = sorted(needed, key=lambda place: place[::-1]) if peers_first else list(needed)
+    seats = {place: tuple(next(gpus) for _ in range(needed[place])) for place in places}
+    return {place: seats[place] for place in needed}
 
 
 def _meet(spot: Spot, gpus: Iterable[Gpu]) -> bool:

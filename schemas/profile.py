@@ -312,13 +312,40 @@ class Connection:
         return max(*sends_s.values(), *receives_s.values())
 
 
+SideBySide = Literal["stages", "peers"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """What a whole node has of the network between nodes, and who sits in it.
+
+    Attributes:
+        gpus: M, of a node.
+        bandwidth_bytes_per_s: of all its network cards together, each way: what leaves the node at once shares it.
+        side_by_side: whose GPUs are neighbours: the "stages" of a pipeline, as `rtk run` and torchrun seat them (worker
+            k/i on number k * pp + i), or the "peers" of a stage, as Megatron-LM and torchtitan do (ranks are counted
+            by tensor-parallel rank first, then by pipeline, then by stage).
+    """
+
+    gpus: Count
+    bandwidth_bytes_per_s: BytesPerSecond
+    side_by_side: SideBySide = "stages"
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The paths between workers of one node and between nodes."""
+    """The paths between workers of one node and between nodes, each as one pair of GPUs has it that is alone.
+
+    `node` says what the GPUs of a node share between nodes; None: nothing, each pair has its path to itself.
+    """
 
     intra_node: Connection | None = None
     inter_node: Connection | None = None
+    node: NodeNetwork | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"node"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     @property

@@ -1,0 +1,101 @@
+"""What a cluster's network leaves to each of those who use it at once: rings of gradients, and hops between stages.
+
+Peers sum gradients in rings, one for each GPU of a worker. Rings that leave a node at the same time share its network
+cards, so which GPUs sit in a node decides what a ring gets (`NodeNetwork.side_by_side`). A message between two stages
+has a GPU's own path: at one moment few of a node's GPUs send one. Measured on 384 A100 (docs/profiles-method.md):
+sums fit with the node's bandwidth divided by the rings, and hops with that of a pair.
+"""
+
+from dataclasses import dataclass
+
+from .profile import Connection, Network
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """The rings of the peers of a stage.
+
+    Attributes:
+        network: of the cluster.
+        apart: how many GPUs lie from each to the next one of its ring, 1 where they are neighbours.
+    """
+
+    network: Network
+    apart: int
+
+    def path(self, ranks: int) -> Connection:
+        """What a ring of n ranks goes over, at its narrowest place, while all the others of the node run as well."""
+        network, node = self.network, self.network.node
+        if node is None:
+            return network.between_workers or Connection()
+        if self.apart * ranks <= node.gpus:
+            return network.intra_node or network.between_workers or Connection()
+        share = node.bandwidth_bytes_per_s / min(self.apart, node.gpus)
+        inside = network.intra_node
+        if 2 * self.apart <= node.gpus and inside is not None and inside.bandwidth_bytes_per_s is not None:
+            share = min(share, inside.bandwidth_bytes_per_s)  # such a ring also passes from GPU to GPU of the node
+        return Connection((network.inter_node or Connection()).latency_s, share)
+
+    def ring_s(self, size_bytes: float, ranks: int) -> float:
+        """The time of an all-reduce between n ranks, in s, as a reduce-scatter and an all-gather take it together."""
+        return self.path(ranks).ring_s(size_bytes, ranks)
+
+
+def rings(network: Network, workers: int, degree: int) -> Rings:
+    """The rings of pipelines that are alike.
+
+    Args:
+        network: of the cluster.
+        workers: of a pipeline.
+        degree: GPUs of a worker, each in a ring of its own.
+    """
+    peers_are_neighbours = network.node is not None and network.node.side_by_side == "peers"
+    return Rings(network, degree if peers_are_neighbours else workers * degree)
+
+
+def rings_of_nodes(network: Network, gpus_per_node: int) -> Rings:
+    """The rings of pipelines that each have nodes of their own: every GPU of a node is in another one."""
+    return Rings(network, gpus_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """How many workers there are, and of how many GPUs, for what lies between two of them.
+
+    Attributes:
+        workers: of a pipeline.
+        pipelines: alike.
+        degree: GPUs of a worker.
+    """
+
+    workers: int
+    pipelines: int
+    degree: int = 1
+
+    def crosses(self, network: Network, here: int, there: int) -> bool:
+        """Whether the way from worker k/here to k/there leaves a node in any pipeline k; if nothing says, it does."""
+        node = network.node
+        if node is None:
+            return True
+        if node.side_by_side == "peers":
+            if abs(there - here) * self.pipelines * self.degree >= node.gpus:
+                return True
+            seats = (((i * self.pipelines + k) * self.degree for i in (here, there)) for k in range(self.pipelines))
+        else:  # after as many pipelines as a node has GPUs, they sit again as the first ones
+            rows = range(min(self.pipelines, node.gpus))
+            seats = (((k * self.workers + i) * self.degree for i in (here, there)) for k in rows)
+        return any(one // node.gpus != other // node.gpus for one, other in seats)
+
+    def hop_s(self, network: Network, size_bytes: float, here: int, there: int) -> float:
+        """What a message from stage `here` to stage `there` takes, in s; the receiver waits for all of it.
+
+        Where nodes are known, each GPU of a worker sends its share, and the receiving ones tell each other (Narayanan
+        et al., 2021, section 4.1: scatter/gather). Else one sends all of it over the path between workers.
+        """
+        between = network.between_workers or Connection()
+        if network.node is None:
+            return between.transfer_s(size_bytes)
+        inside = network.intra_node or between
+        path = between if self.crosses(network, here, there) else inside
+        part_bytes = size_bytes / self.degree
+        return path.transfer_s(part_bytes) + (self.degree - 1) * inside.transfer_s(part_bytes)
