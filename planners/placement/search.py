@@ -1,4 +1,4 @@
-"""From a placed problem to orders: rules, published orders, and annealing of due times.
+"""From a placed problem to orders: rules, published orders, entries one by one, and annealing of due times.
 
 Each part stops at the proven lower bound, so most problems never see the next one.
 """
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
+from .entries import one_by_one
 from .exact_seats import SeatCpSat
 from .pairs import neighbours_paired, other_pairs
 from .published import published_orders
@@ -35,6 +36,8 @@ PUBLISHED_OPERATIONS = 120_000
 RULES_OPERATIONS = 10_000_000
 HURRIED_OPERATIONS = 600_000
 ANNEALED_OPERATIONS = 12_000_000
+# By what factor the best must lie above the bound for entries to be chosen one by one.
+WIDE_GAP = 1.03
 # From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
 ANNEALING_RUNS = 6000
@@ -93,6 +96,7 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
+        lambda best: _try_entries(problem, best) if anneals and not is_hurried else best,
         lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort) if problem.overlap == 1 else _repaired(problem, best),
     )
@@ -103,13 +107,15 @@ def solve(
     return best
 
 
-def _try_rules(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution) -> PlacedSolution:
+def _try_rules(
+    problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, found_by: str = "portfolio"
+) -> PlacedSolution:
     """The best by these rules."""
     scheduler = SeatScheduler(problem, runs=len(rules))
     for one in rules:
         found_s = scheduler.run(one)
         if found_s < best.value_s:
-            best = _better(best, found_s, scheduler.orders(), "portfolio")
+            best = _better(best, found_s, scheduler.orders(), found_by)
             if best.optimal:
                 break
     return best
@@ -129,6 +135,14 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
         if best.optimal:
             break
     return best
+
+
+def _try_entries(problem: PlacedProblem, best: PlacedSolution) -> PlacedSolution:
+    """The best of entries that are chosen one by one, where a limit leaves a gap that is worth it."""
+    if best.value_s <= best.bound_s * WIDE_GAP:
+        return best
+    rules = one_by_one(problem)
+    return best if rules is None else _try_rules(problem, [rules], best, "entries")
 
 
 def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, seed: int) -> PlacedSolution:
