@@ -360,7 +360,12 @@ def print_order(operations: Iterable[Operation], pipeline: int, pairs: Collectio
         pipeline: the worker's own.
         pairs: the places of the forwards that run side by side with the operation behind them.
     """
-    tokens = [print_operation(operation, pipeline) for operation in operations]
-    for place in pairs:
-        tokens[place : place + 2] = f"({tokens[place]};", f"{tokens[place + 1]})"
-    return " ".join(tokens).replace("; ", ";")
+    return joined_tokens([print_operation(operation, pipeline) for operation in operations], pairs)
+
+
+def joined_tokens(tokens: Sequence[str], pairs: Collection[int] = ()) -> str:
+    """An order of tokens; `pairs` as of `print_order`."""
+    if not pairs:
+        return " ".join(tokens)
+    beside = {place: f"({tokens[place]};{tokens[place + 1]})" for place in pairs}
+    return " ".join([beside.get(n, token) for n, token in enumerate(tokens) if n - 1 not in beside])
