@@ -15,7 +15,6 @@ from ...schemas.trace import DEADLY, Trace, TraceEvent, link_ends
 from ..passes import passes_of
 from ..program import (
     AllReduce,
-    Compute,
     Instruction,
     Message,
     Program,
