@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,23 +11,31 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+import torch.nn.functional as F  # noqa: E402
+
 from rtk.planners.recovery.answers import PolicyName  # noqa: E402
 from rtk.runners.program import Compute, Pair, computed_in, lower  # noqa: E402
 from rtk.runners.resilience.protocol import Job  # noqa: E402
-from rtk.runners.simulator import execute  # noqa: E402
+from rtk.runners.simulator import execute, simulate  # noqa: E402
 from rtk.runners.torch.evaluation import forward_only  # noqa: E402
 from rtk.runners.torch.iteration import Iteration  # noqa: E402
+from rtk.runners.torch.runner import PlanRunner  # noqa: E402
 from rtk.runners.training import JobConfig  # noqa: E402
 from rtk.runners.virtual.partial_work import NOTHING, worked  # noqa: E402
+from rtk.schemas.check import check_timeline  # noqa: E402
+from rtk.schemas.orders import print_operation  # noqa: E402
 from rtk.schemas.plan import Optimizer, Placement, Plan, plain_placement  # noqa: E402
+from rtk.schemas.timeline import Timeline  # noqa: E402
 from rtk.schemas.trace import Trace, TraceEvent, print_trace  # noqa: E402
+from rtk.wiring import inject  # noqa: E402
 
 from ..placed_plans import folded, looped  # noqa: E402
 from .paired import paired  # noqa: E402
 from .placed import placed_plan  # noqa: E402
 from .processes import ProcessJob, single_process  # noqa: E402
+from .ranks import run_ranks  # noqa: E402
 from .scripted import Died, ThreadJob, replan_with  # noqa: E402
-from .test_placed_runs import check_equal, layers_of  # noqa: E402
+from .test_placed_runs import batch, check_equal, layers_of, sgd  # noqa: E402
 from .test_placed_survival import DEPTH, TRAINING, alone, double  # noqa: E402
 
 V = folded(4, 2)
@@ -60,9 +70,6 @@ def test_any_pairs_train_as_one_process_does(
 
 def test_an_evaluation_runs_the_forwards_of_pairs() -> None:
     """What is computed of held-out micro-batches is every F, in the order of the plan, and no pair."""
-    from types import SimpleNamespace
-    from typing import Any
-
     plan = paired(placed_plan(V, 8, (6,), "FB"))
     program = lower(plan)
     for number, instructions in enumerate(program.instructions):
@@ -140,3 +147,39 @@ def test_an_iteration_with_pairs_loses_a_process(tmp_path: Path) -> None:
     with ProcessJob(plan, how, TRAINING) as job:
         assert job.result().exit_code == 0
     assert job.losses() == pytest.approx(single_process(plan, TRAINING, 5), abs=1e-12)
+
+
+def test_a_paced_pair_lasts_as_planned() -> None:
+    """In a paced run both spans of a pair are those of the pair, which is no shorter than planned, and the timeline
+    keeps the plan."""
+    plan = paired(placed_plan(folded(2, 2), 4, (4,), "FB", seconds=0.01))
+    assert pairs_of_plan(plan) > 1
+
+    def train(runner: PlanRunner) -> Timeline | None:
+        runner.step(batch(0, 4))
+        return runner.timeline()
+
+    timeline = run_ranks(plan, layers_of(4), F.mse_loss, sgd, train, paced=True)[0]
+    assert timeline is not None
+    assert check_timeline(plan, timeline) == []
+    spans = {(span.worker, span.op): span for span in timeline.spans}
+    for worker in plan.workers:
+        for place in worker.pairs():
+            one, other = (spans[worker.name, print_operation(op, 0)] for op in worker.operations()[place : place + 2])
+            assert (one.start_s, one.end_s) == (other.start_s, other.end_s)
+            assert one.end_s - one.start_s >= 0.8 * 0.03 - 1e-9  # F takes 10 ms, B 20
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_a_job_on_the_virtual_clock_loses_a_worker_amidst_pairs(data: st.DataObject) -> None:
+    """Whenever a worker is lost, the job commits all its iterations by SlipStream's answers, and the iterations before
+    take what the simulator says of the plan with pairs."""
+    plan = paired(placed_plan(folded(2, 2), 4, (4, 4), "FB"))
+    each_s, lost = simulate(plan).iteration_time_s, data.draw(st.sampled_from(["0/0", "1/1"]))
+    at_s = data.draw(st.floats(0.1, 3 * each_s))
+    fails = Trace((TraceEvent("fail", time_s=at_s, worker=lost),))
+    story = inject(plan, fails, iterations=4, policy="slipstream")
+    assert (story.exit_code, len(story.committed_s)) == (0, 4)
+    for number, committed_s in enumerate(story.committed_s[: int(at_s // each_s)]):
+        assert committed_s == pytest.approx((number + 1) * each_s)
