@@ -22,7 +22,7 @@ from ..schemas.profile import (
     held_bytes,
 )
 from ..schemas.quantities import SHARE, print_bytes, print_share
-from ..schemas.site import read_cluster, with_gpu
+from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
 from .probe import links
@@ -239,6 +239,8 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where=f"--calibrate {analysis.calibrate}",
             fix=f"measure it with --dtype {form.dtype}",
         )
+    if cluster is None or not (cluster.network.inter_node or cluster.network.node or len(cluster.nodes) == 1):
+        remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
     return profile_analytic(
         name, gpu=gpu, **given, efficiency=analysis.efficiency, calibrate=calibrate, cluster=cluster

@@ -17,7 +17,7 @@ from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, 
 from ..schemas.network import Rings, Seating, rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Layer, LayerCost, Profile, held_by, held_bytes, joined_cost
+from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 from .even_cut import even_cut
@@ -327,7 +327,7 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degre
                 _stage(
                     profile,
                     span,
-                    held_bytes(profile.layers, *span)[0],
+                    summed_bytes(profile.layers, [span]),
                     (seating.rings(profile.network, i), peers),
                     degree,
                 ),
@@ -367,10 +367,10 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
     ends = even_cut(times, placement)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
-    parameters = [held_by(profile.layers, [span], beside=earlier[v])[0] for v, span in enumerate(ranges)]
+    summed = [summed_bytes(profile.layers, [span], beside=earlier[v]) for v, span in enumerate(ranges)]
     columns = len(placement)
     reducing = (rings(profile.network, columns, tensor_parallel), peers)
-    cut = [_stage(profile, span, parameters[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
+    cut = [_stage(profile, span, summed[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
     rooms = [_room_bytes(profile, [ranges[v] for v in held], tensor_parallel) for held in placement]
     known = tuple(room for room in rooms if room is not None)
     unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
@@ -447,10 +447,10 @@ def _cut(
     return best[-1][count]
 
 
-def _stage(profile: Profile, span: Layers, parameter_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:
-    """A stage of layers [first, stop), without a limit; the parameters are those whose gradients are summed for it.
+def _stage(profile: Profile, span: Layers, size_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:
+    """A stage of layers [first, stop), without a limit.
 
-    Between as many peers as `reducing` says, in its rings.
+    So many bytes are summed for it, by all its GPUs together, in these rings of so many peers.
     """
     first, stop = span
     layers = profile.layers[first:stop]
@@ -463,8 +463,8 @@ def _stage(profile: Profile, span: Layers, parameter_bytes: float, reducing: tup
         backward_input_s=cost.backward_input_s,
         backward_weight_s=cost.backward_weight_s,
         optimizer_s=cost.optimizer_s,
-        allreduce_s=own.ring_s(parameter_bytes / degree, peers),
-        activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
+        allreduce_s=own.ring_s(size_bytes / degree, peers),
+        activation_bytes=activations_held(layers, degree),
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
         backward_s=cost.backward_s,
     )

@@ -19,19 +19,25 @@ class Rings:
     Attributes:
         network: of the cluster.
         apart: how many GPUs lie from each to the next one of its ring, 1 where they are neighbours.
+        groups: how many such rings sit one behind the other in the job.
     """
 
     network: Network
     apart: int
+    groups: int = 1
 
     def path(self, ranks: int) -> Connection:
         """What a ring of n ranks goes over, at its narrowest place, while all the others of the node run as well."""
         network, node = self.network, self.network.node
         if node is None:
             return network.between_workers or Connection()
-        if self.apart * ranks <= node.gpus:
+        span = self.apart * ranks
+        if span * self.groups <= node.gpus or node.gpus % span == 0:
             return network.intra_node or network.between_workers or Connection()
-        share = node.bandwidth_bytes_per_s / min(self.apart, node.gpus)
+        ends = (
+            1 if self.groups == 1 or span % node.gpus == 0 else 2
+        )  # a node may hold the end of one and another's start
+        share = node.bandwidth_bytes_per_s / min(ends * self.apart, node.gpus)
         inside = network.intra_node
         if 2 * self.apart <= node.gpus and inside is not None and inside.bandwidth_bytes_per_s is not None:
             share = min(share, inside.bandwidth_bytes_per_s)  # such a ring also passes from GPU to GPU of the node
@@ -51,7 +57,7 @@ def rings(network: Network, workers: int, degree: int) -> Rings:
         degree: GPUs of a worker, each in a ring of its own.
     """
     peers_are_neighbours = network.node is not None and network.node.side_by_side == "peers"
-    return Rings(network, degree if peers_are_neighbours else workers * degree)
+    return Rings(network, degree, workers) if peers_are_neighbours else Rings(network, workers * degree)
 
 
 def rings_of_nodes(network: Network, gpus_per_node: int) -> Rings:

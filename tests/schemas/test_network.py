@@ -1,0 +1,79 @@
+"""What a node's network leaves to rings and hops, against counting who sits where."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtk.schemas.cluster import Cluster, seats_of_shape
+from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.machines import MACHINES, machine
+from rtk.schemas.network import Seating, rings, rings_of_nodes
+from rtk.schemas.profile import Connection, Network, NodeNetwork
+from rtk.schemas.site import read_cluster
+
+INSIDE, BETWEEN = Connection(1e-6, 1e12), Connection(1e-3, 10.0)
+
+
+def _network(gpus: int, side_by_side: str) -> Network:
+    return Network(INSIDE, BETWEEN, NodeNetwork(gpus, 8.0, side_by_side))  # type: ignore[arg-type]
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(2, 8),
+    st.sampled_from(["stages", "peers"]),
+)
+def test_a_ring_has_its_share_of_the_nodes_network(gpus: int, pp: int, dp: int, order: str) -> None:
+    """Where nodes are full, a ring gets what a node has over the rings that leave one, counted from the seats."""
+    network = _network(gpus, order)
+    cluster = Cluster(tuple(f"n{i}" for i in range(pp * dp)), gpus, network=network)
+    seats = seats_of_shape(cluster, pp, dp)
+    of_rings = [{seats[k, i][0][0] for k in range(dp)} for i in range(pp)]
+    apart = 1 if order == "peers" else pp
+    if max(apart, gpus) % min(apart, gpus) or (pp * dp) % gpus or ((dp * apart) % gpus and dp * apart > gpus):
+        return  # nodes that hold parts of rings only are counted as full
+    found = rings(network, pp, 1).path(dp)
+    leaving = max(sum(len(nodes) > 1 and f"n{n}" in nodes for nodes in of_rings) for n in range(pp * dp))
+    assert found == (Connection(1e-3, 8.0 / leaving) if leaving else INSIDE)
+
+
+@given(st.integers(1, 9), st.integers(2, 6), st.integers(1, 6), st.sampled_from(["stages", "peers"]), st.data())
+def test_a_hop_leaves_the_node_where_its_gpus_are_in_two(
+    gpus: int, pp: int, dp: int, order: str, data: st.DataObject
+) -> None:
+    """A hop takes the way between nodes just where the seats of some pipeline say so."""
+    network, here = _network(gpus, order), data.draw(st.integers(0, pp - 2))
+    cluster = Cluster(tuple(f"n{i}" for i in range(pp * dp)), gpus, network=network)
+    seats = seats_of_shape(cluster, pp, dp)
+    crosses = any(seats[k, here][0][0] != seats[k, here + 1][0][0] for k in range(dp))
+    path = BETWEEN if crosses else INSIDE
+    assert Seating(pp, dp).hop_s(network, 40.0, here, here + 1) == path.transfer_s(40.0)
+
+
+@given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 9), st.floats(0, 1e12))
+def test_without_a_node_all_is_as_one_pair_has_it(pp: int, dp: int, degree: int, size: float) -> None:
+    """A network that says nothing of nodes gives every ring, and every whole message, the path between workers."""
+    network = Network(INSIDE, BETWEEN)
+    assert rings(network, pp, degree).ring_s(size, dp) == BETWEEN.ring_s(size, dp)
+    assert rings_of_nodes(network, 8).ring_s(size, dp) == BETWEEN.ring_s(size, dp)
+    assert Seating(pp, dp, degree).hop_s(network, size, 0, 1) == BETWEEN.transfer_s(size)
+
+
+def test_gradients_of_a_stage_take_as_long_as_gpus_share_a_node() -> None:
+    """With peers side by side, time goes with parameters of a stage times the degree: 8 rings of an eighth each."""
+    network = _network(8, "peers")
+    whole = rings(network, 4, 1).ring_s(800.0, 16)
+    assert rings(network, 4, 8).ring_s(100.0, 16) == pytest.approx(whole, rel=0.01)
+
+
+def test_a_machine_by_name_is_a_cluster() -> None:
+    """`48xdgx-a100` has what the table says of a DGX A100, and names are known in any spelling."""
+    found = read_cluster("48xdgx-a100")
+    assert (len(found.nodes), found.gpus_per_node, found.gpu) == (48, 8, "a100-sxm")
+    assert found.network == MACHINES["dgx-a100"].network()
+    assert found.network.node == NodeNetwork(8, 0.9 * 8 * 25e9)
+    assert machine("DGX_A100", "") is MACHINES["dgx-a100"]
+    with pytest.raises(InvalidInputError, match="there is no machine 'dgx-a10'") as error:
+        read_cluster("2xdgx-a10")
+    assert "did you mean dgx-a100" in str(error.value.fix)
