@@ -11,7 +11,7 @@ from .errors import InfeasibleError, InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
 from .quantities import print_apart, print_bytes, print_time
 
-DataType = Literal["fp32", "bf16"]
+DataType = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,9 @@ class Layer:
     micro-batch; `state_bytes` are gradients and optimizer state; `output_bytes` go to the next layer. A layer whose
     matrix is that of an earlier one (tied weights) names it in `tied_to`: `parameter_bytes` and `state_bytes` count the
     matrix in both, for each of two stages holds a copy; `tied_bytes` and `tied_state_bytes` are what a stage that holds
-    both saves.
+    both saves. With tensor parallelism a rank holds 1/t of everything but `replicated_bytes`, the part of
+    `activation_bytes` that each has whole. `gradient_bytes` is the part of `state_bytes` that is gradients, where they
+    are not in the numbers of the parameters.
     """
 
     costs: Annotated[tuple[LayerCost, ...], MinLen(1)]
@@ -195,8 +197,12 @@ class Layer:
     tied_to: Index | None = None
     tied_bytes: Bytes | None = None
     tied_state_bytes: Bytes | None = None
+    replicated_bytes: Bytes | None = None
+    gradient_bytes: Bytes | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"tied_to", "tied_bytes", "tied_state_bytes"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset(
+        {"tied_to", "tied_bytes", "tied_state_bytes", "replicated_bytes", "gradient_bytes"}
+    )
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -368,6 +374,14 @@ class Profile:
                     where=f"/layers/{index}/weight_stash_bytes",
                     fix="activation_bytes counts all that is held from F on, the stash included",
                 )
+            for part, whole in (("replicated_bytes", "activation_bytes"), ("gradient_bytes", "state_bytes")):
+                if (getattr(layer, part) or 0.0) > getattr(layer, whole):
+                    less, more = print_apart(getattr(layer, part), getattr(layer, whole), print_bytes)
+                    raise InvalidInputError(
+                        f"{part}, {less}, are more than the {whole}, {more}, that they are a part of",
+                        where=f"/layers/{index}/{part}",
+                        fix=f"{whole} count them, too",
+                    )
             if layer.tied_to is not None and layer.tied_to >= index:
                 raise InvalidInputError(
                     f"layer {index} is tied to layer {layer.tied_to}, which does not come before it",
