@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..profilers.analytic.software import Attention, software_of
 from ..schemas.documents import read_document, write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
@@ -21,7 +22,7 @@ from ..schemas.profile import (
     form_of,
     held_bytes,
 )
-from ..schemas.quantities import SHARE, print_bytes, print_share
+from ..schemas.quantities import DURATION, SHARE, print_bytes, print_share
 from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
@@ -147,6 +148,42 @@ class AnalysisOptions:
             "--calibrate", metavar="PROFILE", help="With --analytic: a smaller model's profile, measured on that GPU."
         ),
     ] = None
+    attention: Annotated[
+        Attention | None,
+        typer.Option(
+            "--attention", help="With --analytic: one kernel without scores, or scores in memory; flash if not given."
+        ),
+    ] = None
+    dropout: Annotated[
+        bool | None,
+        typer.Option("--dropout/--no-dropout", help="With --analytic: the program has dropout; not if not given."),
+    ] = None
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="With --analytic: ranks share norms and sums, too; they do if not given.",
+        ),
+    ] = None
+    gradients: Annotated[
+        DataType | None,
+        typer.Option("--gradients", help="With --analytic: what gradients are kept in; the model's if not given."),
+    ] = None
+    sustained: Annotated[
+        bool | None,
+        typer.Option(
+            "--sustained/--best-case",
+            help="With --analytic: the share of the peak of a long training, or the best seen, if not given.",
+        ),
+    ] = None
+    kernel_gap_s: Annotated[
+        float | None,
+        quantity(
+            DURATION,
+            "--kernel-gap",
+            "With --analytic: between kernels that are waited for, such as 47us; the GPU's own if not given.",
+        ),
+    ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -184,7 +221,12 @@ def model(
     presets, gpt3-13b and gpt3-175b, megatron-1.7b to megatron-1t (-145.6b, for one), llama3-8b, -70b and -405b, or a
     config.json of gpt2, gpt_neox, llama, mistral, opt, qwen2 or qwen3.
     """
-    computing = {f"--{option}": value for option, value in vars(analysis).items() if option != "analytic"}
+    names = {"kernel_gap_s": "kernel-gap"}
+    computing = {
+        f"--{names.get(option, option.replace('_', '-'))}": value
+        for option, value in vars(analysis).items()
+        if option != "analytic"
+    }
     measuring = {"--repeats": how.repeats, "--at-once": how.at_once, "--overlap": how.overlap or None}
     for option, value in (measuring if analysis.analytic else computing).items():
         if value is not None:
@@ -242,8 +284,15 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
     if cluster is None or not (cluster.network.inter_node or cluster.network.node or len(cluster.nodes) == 1):
         remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
+    told = {option: value for option, value in vars(analysis).items() if value is not None}
     return profile_analytic(
-        name, gpu=gpu, **given, efficiency=analysis.efficiency, calibrate=calibrate, cluster=cluster
+        name,
+        gpu=gpu,
+        **given,
+        efficiency=analysis.efficiency,
+        calibrate=calibrate,
+        cluster=cluster,
+        software=software_of(told),
     )
 
 
