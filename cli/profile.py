@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..schemas.documents import read_document, write_document
+from ..schemas.documents import write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import (
@@ -18,7 +18,6 @@ from ..schemas.profile import (
     Layer,
     LayerCost,
     Profile,
-    form_of,
     held_bytes,
 )
 from ..schemas.quantities import SHARE, print_bytes, print_share
@@ -140,7 +139,10 @@ class AnalysisOptions:
     calibrate: Annotated[
         str | None,
         typer.Option(
-            "--calibrate", metavar="PROFILE", help="With --analytic: a smaller model's profile, measured on that GPU."
+            "--calibrate",
+            metavar="FILE",
+            help="With --analytic: a smaller model's profile, measured on that GPU; a log of Megatron with its "
+            "arguments; or a measured iteration and its settings (.yaml).",
         ),
     ] = None
     cluster: Annotated[
@@ -211,7 +213,8 @@ def model(
 
 def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profile:
     """A computed profile, without torch."""
-    from ..profilers.analytic.estimate import profile_analytic
+    from ..calibrating import read_calibration
+    from ..profilers.analytic.estimate import Learned, numbers_of, profile_analytic
 
     cluster, gpu = None, analysis.gpu
     if analysis.cluster is not None:
@@ -227,18 +230,26 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where="--cut",
             fix="leave --cut away: the layers are the embedding, the blocks and the head",
         )
-    calibrate = None if analysis.calibrate is None else read_document(analysis.calibrate, Profile)
-    own = None if calibrate is None else form_of(calibrate.model).dtype
+    calibrate = None
+    if analysis.calibrate is not None:
+        calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster)
+    if isinstance(calibrate, Learned):
+        for words in calibrate.remarks:
+            remark(words)
+    own = None if calibrate is None else numbers_of(calibrate)
     if own is not None and form.dtype not in (None, own):
         raise InvalidInputError(
-            f"the profile was measured in {own}, and says nothing of {form.dtype}",
+            f"it was measured in {own}, and says nothing of {form.dtype}",
             where=f"--calibrate {analysis.calibrate}",
             fix=f"measure it with --dtype {form.dtype}",
         )
     given = {option: value for option, value in form.given().items() if option != "cut"}
-    return profile_analytic(
+    profile = profile_analytic(
         name, gpu=gpu, **given, efficiency=analysis.efficiency, calibrate=calibrate, cluster=cluster
     )
+    if isinstance(calibrate, Learned) and (carried := calibrate.carried(profile)):
+        remark(carried)
+    return profile
 
 
 def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, output: str) -> Profile:

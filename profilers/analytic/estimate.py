@@ -172,6 +172,42 @@ UNCALIBRATED: Calibration = {}
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """What a measured run says (observed.py).
+
+    Attributes:
+        corrections: of what is computed.
+        shape: of the model that ran.
+        batch: a micro-batch of it.
+        words: whence it is known, for the profile.
+        remarks: what was learned, and how sure it is.
+    """
+
+    corrections: Calibration
+    shape: DecoderShape
+    batch: MicrobatchShape
+    words: str
+    remarks: tuple[str, ...]
+
+    def carried(self, profile: Profile) -> str | None:
+        """What it is used for beside the model that ran; None where that is the same."""
+        tokens = (profile.microbatch_size or 0) * (profile.sequence_length or 0)
+        theirs = f"{self.shape.parameters / 1e9:.3g} billion parameters in micro-batches of {self.batch.tokens} tokens"
+        ours = f"{profile.model['parameters'] / 1e9:.3g} billion in micro-batches of {tokens}"
+        if (profile.model["parameters"], tokens) == (self.shape.parameters, self.batch.tokens):
+            return None
+        return (
+            f"a model of {theirs} ran, and this one has {ours}: what large products take carries over, of smaller or "
+            "other kernels little is known"
+        )
+
+
+def numbers_of(calibrate: Profile | Learned) -> DataType:
+    """The numbers in which a calibration was measured."""
+    return calibrate.batch.dtype if isinstance(calibrate, Learned) else form_of(calibrate.model).dtype
+
+
+@dataclass(frozen=True, slots=True)
 class _Estimate:
     """What all layers of a profile have in common."""
 
@@ -396,7 +432,7 @@ def profile_analytic(
     checkpointing: bool = False,
     tp: Sequence[int] = (1,),
     efficiency: float | None = None,
-    calibrate: Profile | None = None,
+    calibrate: Profile | Learned | None = None,
     cluster: Cluster | None = None,
 ) -> Profile:
     """Compute what a model costs on a GPU that need not be here, without torch.
@@ -410,7 +446,8 @@ def profile_analytic(
         checkpointing: blocks keep their inputs only, and compute the rest again.
         tp: degrees of tensor parallelism.
         efficiency: share of the peak that matrix products reach; None: what their sizes allow.
-        calibrate: a smaller model's profile, measured on that GPU, instead of `efficiency`.
+        calibrate: a smaller model's profile, measured on that GPU, or what `read_calibration` learned from a run;
+            instead of `efficiency`.
         cluster: the machines; what they say of memory and network counts.
 
     Raises:
@@ -424,9 +461,7 @@ def profile_analytic(
             "an efficiency and a calibration contradict each other", where="--efficiency, --calibrate", fix="give one"
         )
     device, known = known_gpu(gpu), known_model(model)
-    dtype = dtype or (
-        form_of(calibrate.model).dtype if calibrate is not None else "bf16" if "bf16" in device.peaks else "fp32"
-    )
+    dtype = dtype or (numbers_of(calibrate) if calibrate is not None else "bf16" if "bf16" in device.peaks else "fp32")
     rates = rates_of(device, dtype, efficiency)
     profile = analytic_profile(
         model,
@@ -434,7 +469,7 @@ def profile_analytic(
         MicrobatchShape(microbatch_size or known.microbatch_size, sequence_length or known.sequence_length, dtype),
         device,
         rates,
-        corrections=UNCALIBRATED if calibrate is None else calibration_of(rates, calibrate),
+        corrections=_corrections(rates, calibrate),
         is_checkpointing=checkpointing,
         degrees=tuple(tp),
     )
@@ -442,13 +477,24 @@ def profile_analytic(
     return computed if cluster is None else on_cluster(computed, cluster)
 
 
-def _with_sources(profile: Profile, efficiency: float | None, device: Gpu, measured: Profile | None) -> Profile:
+def _corrections(rates: Rates, calibrate: Profile | Learned | None) -> Calibration:
+    if calibrate is None:
+        return UNCALIBRATED
+    return calibrate.corrections if isinstance(calibrate, Learned) else calibration_of(rates, calibrate)
+
+
+def _with_sources(
+    profile: Profile, efficiency: float | None, device: Gpu, measured: Profile | Learned | None
+) -> Profile:
     """The profile, with what it was computed from; the device and the links are the measured ones where there are."""
     model = {**profile.model, "gpu": device.name}
     if efficiency is not None:
         model["efficiency"] = efficiency
     if measured is None:
         return replace(profile, model=model)
+    if isinstance(measured, Learned):
+        called = Device(f"{device.name} (analytic, calibrated)", device.memory_bytes)
+        return replace(profile, model={**model, "calibration": measured.words}, device=called)
     calibration = f"{measured.model.get('name')}, {measured.microbatch_size} x {measured.sequence_length} tokens"
     return replace(
         profile,
