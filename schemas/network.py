@@ -33,9 +33,8 @@ class Rings:
         span = self.apart * ranks
         if span * self.groups <= node.gpus or node.gpus % span == 0:
             return network.intra_node or network.between_workers or Connection()
-        ends = (
-            1 if self.groups == 1 or span % node.gpus == 0 else 2
-        )  # a node may hold the end of one and another's start
+        # A node may hold the end of some rings and the start of the next ones.
+        ends = 1 if self.groups == 1 or span % node.gpus == 0 else 2
         share = node.bandwidth_bytes_per_s / min(ends * self.apart, node.gpus)
         inside = network.intra_node
         if 2 * self.apart <= node.gpus and inside is not None and inside.bandwidth_bytes_per_s is not None:
