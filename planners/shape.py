@@ -70,7 +70,8 @@ class Shape:
 
     A worker is `tensor_parallel` GPUs. With several `chunks` it holds so many virtual stages, by the placement: `pp` is
     the number of columns then, limits are those of columns, and link i lies between columns i and i + 1, whichever
-    virtual stages send over it. A loop has one link more, from the last column back to the first: number `pp - 1`.
+    virtual stages send over it. A loop has one link more, from the last column back to the first: number `pp - 1`. With
+    `overlap` workers may run a forward and a full backward side by side, as fast as the profile says.
 
     Raises:
         InvalidInputError: it is larger than any job.
@@ -84,6 +85,7 @@ class Shape:
     tensor_parallel: int = 1
     placement: PlacementName = "plain"
     chunks: int = 1
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         self._require(LARGEST_JOB)
@@ -163,7 +165,19 @@ def template_of(profile: Profile, shape: Shape) -> Template:
         template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
     else:
         template = cut_chunks(profile, shape.columns, shape.dp, shape.tensor_parallel)
-    return with_limits_and_delays(template, shape.memory_limit_bytes, common)
+    made = with_limits_and_delays(template, shape.memory_limit_bytes, common)
+    return replace(made, overlap=_overlap_of(profile)) if shape.overlap else made
+
+
+def _overlap_of(profile: Profile) -> float:
+    """What a profile says that pairs of passes take; raises InvalidInputError where it does not."""
+    if profile.overlap is None:
+        raise InvalidInputError(
+            "the profile does not say what a forward and a backward side by side take",
+            where="--overlap",
+            fix="measure it (rtk profile --overlap), or write overlap, such as 0.8, into the profile",
+        )
+    return profile.overlap
 
 
 def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:
@@ -210,6 +224,7 @@ def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
             f"{link}" if k is None else f"{k}/{link}": delay for (k, link), delay in (shape.link_delay_s or {}).items()
         },
         **({} if shape.columns is None else {"placement": shape.placement, "chunks": shape.chunks}),
+        **({"overlap": True} if shape.overlap else {}),
         "model": profile.model.get("name"),
         "microbatch_size": profile.microbatch_size,
         "sequence_length": profile.sequence_length,

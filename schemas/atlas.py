@@ -145,6 +145,11 @@ class Atlas:
         """Whether its plans have a placement; then it is a document of format version 2.0."""
         return self.template.placement is not None
 
+    @property
+    def may_pair(self) -> bool:
+        """Whether its template says what pairs of passes take; then it is a document of format version 3.0."""
+        return self.template.overlap is not None
+
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other."""
         links, stages = len(self.template.links), len(self.template.columns)

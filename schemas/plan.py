@@ -12,8 +12,8 @@ from annotated_types import MinLen
 
 from .display import Displayed
 from .errors import InvalidInputError
-from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
-from .orders import Operation, check_order_text, parse_order
+from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Overlap, Ratio, Seconds
+from .orders import Operation, check_order_text, pairs_in, parse_order
 from .quantities import print_percent
 
 Proof = Literal["optimal", "bound", "none"]
@@ -81,6 +81,8 @@ class Template:
 
     A placement says which of the stages, then called virtual, each column holds, ascending; without one each column
     holds the stage of its number. Beside a placement limits are those of columns, else they stand at the stages.
+    Where workers may run a forward and a full backward side by side, `overlap` is what such a pair takes over the two
+    passes one after the other.
     """
 
     name: Name
@@ -88,9 +90,18 @@ class Template:
     links: tuple[Link, ...]
     placement: Placement | None = None
     memory_limits_bytes: tuple[Bytes, ...] | None = None
+    overlap: Overlap | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement", "memory_limits_bytes"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement", "memory_limits_bytes", "overlap"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    def pair_s(self, forward: int, backward: int) -> float:
+        """Seconds that F of one stage and a full backward of another take side by side, at slowdown 1.
+
+        They begin and end together, so a pair is never shorter than the longer of the two.
+        """
+        forward_s, backward_s = self.stages[forward].duration_s("F"), self.stages[backward].duration_s("B")
+        return max(forward_s, backward_s, (1.0 if self.overlap is None else self.overlap) * (forward_s + backward_s))
 
     @property
     def columns(self) -> Placement:
@@ -163,8 +174,12 @@ class Worker:
         return name_of(self.place)
 
     def operations(self) -> tuple[Operation, ...]:
-        """The order, parsed; none for a failed worker."""
+        """The order, parsed; none for a failed worker. The two of a pair follow each other (`pairs`)."""
         return parse_order(self.order or "", self.pipeline, None)
+
+    def pairs(self) -> frozenset[int]:
+        """The places in `operations` of the forwards that run side by side with the backward behind them."""
+        return pairs_in(self.order or "")
 
 
 def place_of(name: str) -> Place:
@@ -272,6 +287,16 @@ class Plan(Displayed):
     def is_placed(self) -> bool:
         """Whether it has a placement; then it is a document of format version 2.0."""
         return any(template.placement is not None for template in self.templates)
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether a template says what pairs of passes take: then it is a document of format version 3.0."""
+        return any(template.overlap is not None for template in self.templates)
+
+    @cached_property
+    def has_pairs(self) -> bool:
+        """Whether some worker runs a forward and a backward side by side."""
+        return any("(" in (worker.order or "") for worker in self.workers)
 
     def seats_of(self, worker: Worker) -> tuple[int, ...]:
         """The virtual stages that a worker holds, ascending."""
@@ -406,6 +431,12 @@ class Plan(Displayed):
                 check_order_text(worker.order or "", self.seats_of(worker))
             except InvalidInputError as error:
                 raise InvalidInputError(error.what, where=f"/workers/{n}/order", fix=error.fix) from None
+            if "(" in (worker.order or "") and self.template_of(worker.pipeline).overlap is None:
+                raise InvalidInputError(
+                    "the order has pairs, and the template does not say what a pair takes",
+                    where=f"/workers/{n}/order",
+                    fix="give its template an overlap, or write the operations one after the other",
+                )
         peaks = self.prediction.peak_memory_bytes if self.prediction else None
         if peaks is not None and len(peaks) != len(self.workers):
             raise InvalidInputError(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
 from annotated_types import MinLen
 
 from .errors import InfeasibleError, InvalidInputError
-from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Seconds
+from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Overlap, Seconds
 from .quantities import print_apart, print_bytes, print_time
 
 DataType = Literal["fp32", "bf16"]
@@ -433,9 +433,10 @@ class Profile:
     sequence_length: Count | None = None
     network: Network = Network()
     boundary: BoundaryCost | None = None
+    overlap: Overlap | None = None
 
     FORMAT: ClassVar[str] = "rtk.profile"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"boundary"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"boundary", "overlap"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     def validate(self) -> None:

@@ -193,6 +193,7 @@ def plan_pipeline(
     placement: str = "plain",
     chunks: int | None = None,
     transport: Transport = "auto",
+    overlap: bool = False,
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
 
@@ -209,17 +210,23 @@ def plan_pipeline(
         placement: "plain", one stage a worker; "loop" or "v", several; "best" of these, or "best:4" with up to 4.
         chunks: virtual stages of each worker, 2 if None; under "best" at most so many.
         transport: how messages will be sent: under "best" it counts that a "direct" one holds its worker.
+        overlap: whether workers may run a forward and a full backward side by side, as fast as the profile says; they
+            do where that makes the iteration shorter.
 
     Raises:
         InvalidInputError: a link or limit that the shape does not have, or the machines cannot be read; here also: a
-            worker has failed or is slow there, or the schedule is not for the placement.
+            worker has failed or is slow there, the schedule is not for the placement, or the profile does not say
+            what passes side by side take.
         InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
     """
     known(schedule, get_args(Schedule), "--schedule")
     known(transport, get_args(Transport), "--transport")
     choice, site = parse_placement(placement, chunks), site_of(cluster, overlay)
     delays = {**site.delays_alone(pp, dp).link_delay_s, **link_delays(link_delay)}
-    shape, adapted = Shape(pp, dp, microbatches, limits_of(memory_limit), delays), site.adapted(profile)
+    shape, adapted = (
+        Shape(pp, dp, microbatches, limits_of(memory_limit), delays, overlap=overlap),
+        site.adapted(profile),
+    )
     made = plan_chosen(shape, choice, lambda one: pipeline_of(adapted, one, schedule), transport)
     return site.signed(made, profile)
 
