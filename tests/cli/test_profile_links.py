@@ -1,5 +1,6 @@
 """`rtk profile links` as a user calls it; what ranks do is tested in tests/runners/test_link_times.py."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest

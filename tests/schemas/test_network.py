@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rtk.schemas.cluster import Cluster, seats_of_shape
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.machines import MACHINES, machine
-from rtk.schemas.network import Seating, rings, rings_of_nodes
+from rtk.schemas.network import PipelineSeats, rings_of_nodes
 from rtk.schemas.profile import Connection, Network, NodeNetwork
 from rtk.schemas.site import read_cluster
 
@@ -33,7 +33,7 @@ def test_a_ring_has_its_share_of_the_nodes_network(gpus: int, pp: int, dp: int, 
     seats = seats_of_shape(cluster, pp, dp)
     of_rings = [{seats[k, i][0][0] for k in range(dp)} for i in range(pp)]
     apart = 1 if order == "peers" else pp
-    found = rings(network, pp, 1).path(dp)
+    found = PipelineSeats(pp, dp).rings(network, 0).path(dp)
     leaving = max(sum(len(nodes) > 1 and f"n{n}" in nodes for nodes in of_rings) for n in range(pp * dp))
     if not leaving:
         assert found == INSIDE
@@ -55,23 +55,23 @@ def test_a_hop_leaves_the_node_where_its_gpus_are_in_two(
     seats = seats_of_shape(cluster, pp, dp)
     crosses = any(seats[k, here][0][0] != seats[k, here + 1][0][0] for k in range(dp))
     path = BETWEEN if crosses else INSIDE
-    assert Seating(pp, dp).hop_s(network, 40.0, here, here + 1) == path.transfer_s(40.0)
+    assert PipelineSeats(pp, dp).hop_s(network, 40.0, here, here + 1) == path.transfer_s(40.0)
 
 
 @given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 9), st.floats(0, 1e12))
 def test_without_a_node_all_is_as_one_pair_has_it(pp: int, dp: int, degree: int, size: float) -> None:
     """A network that says nothing of nodes gives every ring, and every whole message, the path between workers."""
     network = Network(INSIDE, BETWEEN)
-    assert rings(network, pp, degree).ring_s(size, dp) == BETWEEN.ring_s(size, dp)
+    assert PipelineSeats(pp, dp, degree).rings(network, 0).ring_s(size, dp) == BETWEEN.ring_s(size, dp)
     assert rings_of_nodes(network, 8).ring_s(size, dp) == BETWEEN.ring_s(size, dp)
-    assert Seating(pp, dp, degree).hop_s(network, size, 0, 1) == BETWEEN.transfer_s(size)
+    assert PipelineSeats(pp, dp, degree).hop_s(network, size, 0, 1) == BETWEEN.transfer_s(size)
 
 
 def test_gradients_of_a_stage_take_as_long_as_gpus_share_a_node() -> None:
     """With peers side by side, time goes with parameters of a stage times the degree: 8 rings of an eighth each."""
     network = _network(8, "peers")
-    whole = rings(network, 4, 1).ring_s(800.0, 16)
-    assert rings(network, 4, 8).ring_s(100.0, 16) == pytest.approx(whole, rel=0.01)
+    whole = PipelineSeats(4, 16).rings(network, 0).ring_s(800.0, 16)
+    assert PipelineSeats(4, 16, 8).rings(network, 0).ring_s(100.0, 16) == pytest.approx(whole, rel=0.01)
 
 
 def test_a_machine_by_name_is_a_cluster() -> None:
@@ -87,7 +87,7 @@ def test_a_machine_by_name_is_a_cluster() -> None:
 
 
 def test_a_file_says_what_a_node_has(tmp_path: Path) -> None:
-    """A machine's name fills in what a file leaves open; cards and a bandwidth say it too; an order needs one of them."""
+    """A machine's name fills in what a file leaves open; cards or a bandwidth say it; an order needs one of them."""
     file = tmp_path / "c.yaml"
     file.write_text("nodes: 4\nmachine: p4d\nnetwork: {node_bandwidth: 9.2GB/s, side_by_side: peers}\n")
     found = read_cluster(str(file))
