@@ -325,6 +325,9 @@ def pipeline(
     profile: ProfileFile,
     shape: PlacedOptions,
     schedule: Annotated[Schedule, typer.Option("--schedule", help="The order of operations.")] = "1f1b",
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Forwards and backwards side by side where it pays (profile's overlap).")
+    ] = False,
     output: PlanOutput = "-",
     *,
     common: Common,
@@ -342,7 +345,7 @@ def pipeline(
     given = shape.given()
     read = read_document(profile, Profile)
     with shape.planning():
-        made = plan_pipeline(read, **given, schedule=schedule)
+        made = plan_pipeline(read, **given, schedule=schedule, overlap=overlap)
     present(made, output, common, comparison(made))
 
 

@@ -21,7 +21,7 @@ from ..schemas.profile import (
     held_bytes,
 )
 from ..schemas.quantities import SHARE, print_bytes, print_share
-from ..schemas.site import read_cluster, with_gpu
+from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
 from .probe import links
@@ -117,6 +117,10 @@ class MeasureOptions:
         int | None, typer.Option("--repeats", min=1, help="Timed rounds; by default 8 s of them. The median counts.")
     ] = None
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads on a CPU.")] = 1
+    overlap: Annotated[
+        bool,
+        typer.Option("--overlap/--no-overlap", help="Also measure F and B of two micro-batches side by side."),
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ def model(
     config.json of gpt2, gpt_neox, llama, mistral, opt, qwen2 or qwen3.
     """
     computing = {f"--{option}": value for option, value in vars(analysis).items() if option != "analytic"}
-    measuring = {"--repeats": how.repeats, "--at-once": how.at_once}
+    measuring = {"--repeats": how.repeats, "--at-once": how.at_once, "--overlap": how.overlap or None}
     for option, value in (measuring if analysis.analytic else computing).items():
         if value is not None:
             raise InvalidInputError(
@@ -243,6 +247,8 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where=f"--calibrate {analysis.calibrate}",
             fix=f"measure it with --dtype {form.dtype}",
         )
+    if cluster is None or not (cluster.network.inter_node or cluster.network.node or len(cluster.nodes) == 1):
+        remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
     profile = profile_analytic(
         name, gpu=gpu, **given, efficiency=analysis.efficiency, calibrate=calibrate, cluster=cluster
@@ -298,6 +304,9 @@ def print_layers(profile: "Profile") -> None:
     if profile.boundary is not None:
         passes = ((kind, getattr(profile.boundary, name)) for kind, name in times.items() if kind != "step")
         remark(f"of each layer's times the boundary of a stage is {', '.join(f'{k} {_ms(t)}' for k, t in passes)} ms")
+    if profile.overlap is not None:
+        saved = f"{print_share(1 - profile.overlap)} less than" if profile.overlap < 1 else "as long as"
+        remark(f"F and B of two micro-batches side by side take {saved} one after the other")
     sequences = f" of {profile.sequence_length} tokens" if profile.sequence_length else ""
     form = ["checkpointing"] if profile.model.get("checkpointing") else []
     said = ", ".join([str(profile.model.get("dtype", "fp32")), *form])

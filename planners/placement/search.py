@@ -1,4 +1,4 @@
-"""From a placed problem to orders: rules, published orders, and annealing of due times.
+"""From a placed problem to orders: rules, published orders, entries one by one, and annealing of due times.
 
 Each part stops at the proven lower bound, so most problems never see the next one.
 """
@@ -17,9 +17,11 @@ import numpy as np
 
 from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
+from .entries import one_by_one
 from .exact_seats import SeatCpSat
+from .pairs import neighbours_paired, other_pairs
 from .published import published_orders
-from .rules import pace_s, paced_greedy, portfolio
+from .rules import BESIDES, pace_s, paced_greedy, portfolio, side_by_side
 from .scheduler import DueTimes, SeatScheduler, fits
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ PUBLISHED_OPERATIONS = 120_000
 RULES_OPERATIONS = 10_000_000
 HURRIED_OPERATIONS = 600_000
 ANNEALED_OPERATIONS = 12_000_000
+# By what factor the best must lie above the bound for entries to be chosen one by one.
+WIDE_GAP = 1.03
 # From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
 ANNEALING_RUNS = 6000
@@ -44,6 +48,7 @@ STEPS = (0.2, 1.0)
 ENTRY_STEPS = (0.2, 0.5, 1.0)
 # How often keys are moved for some jobs only, and for how long a worker may wait for what is more urgent.
 PARTLY = 0.3
+TOGETHER = 0.05  # how often passes run side by side in another way
 WAITS = (0.0, 0.3, 0.5, 0.7, 1.0)
 
 
@@ -82,7 +87,8 @@ def solve(
     """
     is_hurried = effort.solver == "rules"
     most = HURRIED_OPERATIONS if is_hurried or known else RULES_OPERATIONS
-    rules = list(islice(chain(known, portfolio(problem)), max(FIRST_LOOK, most // problem.operations)))
+    tried = portfolio(problem) if problem.overlap == 1 else side_by_side(portfolio(problem))
+    rules = list(islice(chain(known, tried), max(FIRST_LOOK, most // problem.operations)))
     best = PlacedSolution([], float("inf"), bound_s, "nothing")
     if start is not None:
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
@@ -90,8 +96,9 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
+        lambda best: _try_entries(problem, best) if anneals and not is_hurried else best,
         lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
-        lambda best: _polish(problem, best, effort),
+        lambda best: _polish(problem, best, effort) if problem.overlap == 1 else _repaired(problem, best),
     )
     for part in parts:
         best = part(best)
@@ -100,13 +107,15 @@ def solve(
     return best
 
 
-def _try_rules(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution) -> PlacedSolution:
+def _try_rules(
+    problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, found_by: str = "portfolio"
+) -> PlacedSolution:
     """The best by these rules."""
     scheduler = SeatScheduler(problem, runs=len(rules))
     for one in rules:
         found_s = scheduler.run(one)
         if found_s < best.value_s:
-            best = _better(best, found_s, scheduler.orders(), "portfolio")
+            best = _better(best, found_s, scheduler.orders(), found_by)
             if best.optimal:
                 break
     return best
@@ -120,9 +129,20 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
     for name, orders in published_orders(problem):
         if fits(problem, orders):
             best = _better(best, scheduler.value_s(orders), orders, name)
+            if problem.overlap < 1:
+                beside = neighbours_paired(problem, orders)
+                best = _better(best, scheduler.value_s(beside), beside, name)
         if best.optimal:
             break
     return best
+
+
+def _try_entries(problem: PlacedProblem, best: PlacedSolution) -> PlacedSolution:
+    """The best of entries that are chosen one by one, where a limit leaves a gap that is worth it."""
+    if best.value_s <= best.bound_s * WIDE_GAP:
+        return best
+    rules = one_by_one(problem)
+    return best if rules is None else _try_rules(problem, [rules], best, "entries")
 
 
 def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, seed: int) -> PlacedSolution:
@@ -151,7 +171,10 @@ def _anneal_from(
     for run in range(runs):
         if best.optimal:
             break
-        other = _neighbour(current, whole_s, chance)
+        if scheduler.problem.overlap < 1 and chance.random() < TOGETHER:
+            other = replace(current, beside=chance.choice(BESIDES))
+        else:
+            other = _neighbour(current, whole_s, chance)
         other_s = scheduler.run(other)
         heat_s = best.value_s * HOTTEST * (COLDEST / HOTTEST) ** (run / runs)
         if other_s <= current_s or chance.random() < exp((current_s - other_s) / heat_s):
@@ -208,6 +231,12 @@ def _other_offsets(rules: DueTimes, whole_s: float, chance: random.Random) -> Fl
         first, last = sorted((chance.randrange(stages), chance.randrange(stages)))
         offset_s[some, first : last + 1, chance.randrange(kinds)] += chance.gauss(0.0, size_s)
     return offset_s
+
+
+def _repaired(problem: PlacedProblem, best: PlacedSolution) -> PlacedSolution:
+    """The best orders with neighbours run side by side, or no longer so, wherever that alone is shorter."""
+    orders, found_s = other_pairs(problem, best.orders, best.bound_s)
+    return _better(best, found_s, orders, best.found_by)
 
 
 def _polish(problem: PlacedProblem, best: PlacedSolution, effort: Effort) -> PlacedSolution:
