@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..profilers.analytic.software import Attention, software_of
-from ..schemas.documents import read_document, write_document
+from ..schemas.documents import write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import (
@@ -19,7 +19,6 @@ from ..schemas.profile import (
     Layer,
     LayerCost,
     Profile,
-    form_of,
     held_bytes,
 )
 from ..schemas.quantities import DURATION, SHARE, print_bytes, print_share
@@ -145,7 +144,10 @@ class AnalysisOptions:
     calibrate: Annotated[
         str | None,
         typer.Option(
-            "--calibrate", metavar="PROFILE", help="With --analytic: a smaller model's profile, measured on that GPU."
+            "--calibrate",
+            metavar="FILE",
+            help="With --analytic: a smaller model's profile, measured on that GPU; a log of Megatron with its "
+            "arguments; or a measured iteration and its settings (.yaml).",
         ),
     ] = None
     attention: Annotated[
@@ -257,7 +259,8 @@ def model(
 
 def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profile:
     """A computed profile, without torch."""
-    from ..profilers.analytic.estimate import profile_analytic
+    from ..calibrating import read_calibration
+    from ..profilers.analytic.estimate import Learned, numbers_of, profile_analytic
 
     cluster, gpu = None, analysis.gpu
     if analysis.cluster is not None:
@@ -273,11 +276,16 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where="--cut",
             fix="leave --cut away: the layers are the embedding, the blocks and the head",
         )
-    calibrate = None if analysis.calibrate is None else read_document(analysis.calibrate, Profile)
-    own = None if calibrate is None else form_of(calibrate.model).dtype
+    calibrate = None
+    if analysis.calibrate is not None:
+        calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster)
+    if isinstance(calibrate, Learned):
+        for words in calibrate.remarks:
+            remark(words)
+    own = None if calibrate is None else numbers_of(calibrate)
     if own is not None and form.dtype not in (None, own):
         raise InvalidInputError(
-            f"the profile was measured in {own}, and says nothing of {form.dtype}",
+            f"it was measured in {own}, and says nothing of {form.dtype}",
             where=f"--calibrate {analysis.calibrate}",
             fix=f"measure it with --dtype {form.dtype}",
         )
@@ -285,7 +293,7 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
         remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
     told = {option: value for option, value in vars(analysis).items() if value is not None}
-    return profile_analytic(
+    profile = profile_analytic(
         name,
         gpu=gpu,
         **given,
@@ -294,6 +302,9 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
         cluster=cluster,
         software=software_of(told),
     )
+    if isinstance(calibrate, Learned) and (carried := calibrate.carried(profile)):
+        remark(carried)
+    return profile
 
 
 def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, output: str) -> Profile:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ... import __version__
 from ...schemas.errors import InfeasibleError
-from ...schemas.network import rings
+from ...schemas.network import PipelineSeats
 from ...schemas.orders import LeanSchedule
 from ...schemas.plan import Pipeline, Plan, Planner, Template, Worker
 from ...schemas.profile import Profile
@@ -233,7 +233,7 @@ class ShapeSearch:
             self._refuse(number, least_bytes, ways=1)
             return None
         self._open[number] = len(self._ways(shape))
-        ring = rings(shape.form.profile.network, shape.pp, shape.tensor_parallel)
+        ring = PipelineSeats(shape.pp, shape.dp, shape.tensor_parallel).rings(shape.form.profile.network, 0)
         sum_s = ring.ring_s(totals.parameter_bytes / shape.tensor_parallel, shape.dp)
         return totals.least_s(shape.pp, shape.microbatches, sum_s, shape.shards)
 

@@ -205,6 +205,42 @@ UNCALIBRATED: Calibration = {}
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """What a measured run says (observed.py).
+
+    Attributes:
+        corrections: of what is computed.
+        shape: of the model that ran.
+        batch: a micro-batch of it.
+        words: whence it is known, for the profile.
+        remarks: what was learned, and how sure it is.
+    """
+
+    corrections: Calibration
+    shape: DecoderShape
+    batch: MicrobatchShape
+    words: str
+    remarks: tuple[str, ...]
+
+    def carried(self, profile: Profile) -> str | None:
+        """What it is used for beside the model that ran; None where that is the same."""
+        tokens = (profile.microbatch_size or 0) * (profile.sequence_length or 0)
+        theirs = f"{self.shape.parameters / 1e9:.3g} billion parameters in micro-batches of {self.batch.tokens} tokens"
+        ours = f"{profile.model['parameters'] / 1e9:.3g} billion in micro-batches of {tokens}"
+        if (profile.model["parameters"], tokens) == (self.shape.parameters, self.batch.tokens):
+            return None
+        return (
+            f"a model of {theirs} ran, and this one has {ours}: what large products take carries over, of smaller or "
+            "other kernels little is known"
+        )
+
+
+def numbers_of(calibrate: Profile | Learned) -> DataType:
+    """The numbers in which a calibration was measured."""
+    return calibrate.batch.dtype if isinstance(calibrate, Learned) else form_of(calibrate.model).dtype
+
+
+@dataclass(frozen=True, slots=True)
 class _Estimate:
     """What all layers of a profile have in common."""
 
@@ -440,7 +476,7 @@ def profile_analytic(
     checkpointing: bool = False,
     tp: Sequence[int] = (1,),
     efficiency: float | None = None,
-    calibrate: Profile | None = None,
+    calibrate: Profile | Learned | None = None,
     cluster: Cluster | None = None,
     software: Software = USUAL_SOFTWARE,
 ) -> Profile:
@@ -456,7 +492,8 @@ def profile_analytic(
         checkpointing: blocks keep their inputs only, and compute the rest again.
         tp: degrees of tensor parallelism.
         efficiency: share of the peak that matrix products reach; None: what their sizes allow.
-        calibrate: a smaller model's profile, measured on that GPU, instead of `efficiency`.
+        calibrate: a smaller model's profile, measured on that GPU, or what `read_calibration` learned from a run;
+            instead of `efficiency`.
         cluster: the machines; what they say of memory and network counts.
         software: how the training program computes.
 
@@ -472,7 +509,7 @@ def profile_analytic(
         )
     device, known = known_gpu(gpu), known_model(model)
     suits: DataType = next(one for one in BEST_TYPES if one in device.peaks)
-    dtype = dtype or (suits if calibrate is None else form_of(calibrate.model).dtype)
+    dtype = dtype or (suits if calibrate is None else numbers_of(calibrate))
     rates = rates_of(device, dtype, efficiency, software)
     profile = analytic_profile(
         model,
@@ -483,9 +520,9 @@ def profile_analytic(
         device,
         rates,
         # A measured profile is of our runner's, whose launches run ahead.
-        corrections=UNCALIBRATED
-        if calibrate is None
-        else calibration_of(rates_of(device, dtype, efficiency, replace(software, kernel_gap_s=None)), calibrate),
+        corrections=_corrections(
+            rates_of(device, dtype, efficiency, replace(software, kernel_gap_s=None)), calibrate
+        ),
         is_checkpointing=checkpointing,
         degrees=tuple(tp),
         group=None if cluster is None else cluster.network.intra_node,
@@ -494,13 +531,24 @@ def profile_analytic(
     return computed if cluster is None else on_cluster(computed, cluster)
 
 
-def _with_sources(profile: Profile, efficiency: float | None, device: Gpu, measured: Profile | None) -> Profile:
+def _corrections(rates: Rates, calibrate: Profile | Learned | None) -> Calibration:
+    if calibrate is None:
+        return UNCALIBRATED
+    return calibrate.corrections if isinstance(calibrate, Learned) else calibration_of(rates, calibrate)
+
+
+def _with_sources(
+    profile: Profile, efficiency: float | None, device: Gpu, measured: Profile | Learned | None
+) -> Profile:
     """The profile, with what it was computed from; the device and the links are the measured ones where there are."""
     model = {**profile.model, "gpu": device.name}
     if efficiency is not None:
         model["efficiency"] = efficiency
     if measured is None:
         return replace(profile, model=model)
+    if isinstance(measured, Learned):
+        called = Device(f"{device.name} (analytic, calibrated)", device.memory_bytes)
+        return replace(profile, model={**model, "calibration": measured.words}, device=called)
     calibration = f"{measured.model.get('name')}, {measured.microbatch_size} x {measured.sequence_length} tokens"
     return replace(
         profile,
