@@ -14,10 +14,10 @@ from ..schemas.degrees import Degrees, by_column, print_degrees
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError, NoRoomError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
-from ..schemas.network import Rings, Seating, rings
+from ..schemas.network import PipelineSeats, Rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Layer, LayerCost, Profile, held_by, held_bytes, joined_cost
+from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 from .even_cut import even_cut
@@ -318,7 +318,7 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degre
     work_s = {degree: tuple(_work_s(profile, degree)) for degree in sorted(set(degrees))}
     ends = _least_bottleneck_cut(tuple(work_s[degree] for degree in degrees))
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
-    seating = Seating(stages, peers, tensor_parallel)
+    seating = PipelineSeats(stages, peers, tensor_parallel)
     sent_bytes = (profile.layers[stop - 1].output_bytes for _, stop in ranges[:-1])
     return Template(
         "t0",
@@ -327,7 +327,7 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degre
                 _stage(
                     profile,
                     span,
-                    held_bytes(profile.layers, *span)[0],
+                    summed_bytes(profile.layers, [span]),
                     (seating.rings(profile.network, i), peers),
                     degree,
                 ),
@@ -367,14 +367,15 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
     ends = even_cut(times, placement)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
-    parameters = [held_by(profile.layers, [span], beside=earlier[v])[0] for v, span in enumerate(ranges)]
+    summed = [summed_bytes(profile.layers, [span], beside=earlier[v]) for v, span in enumerate(ranges)]
     columns = len(placement)
-    reducing = (rings(profile.network, columns, tensor_parallel), peers)
-    cut = [_stage(profile, span, parameters[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
+    seating = PipelineSeats(columns, peers, tensor_parallel)
+    reducing = (seating.rings(profile.network, 0), peers)
+    cut = [_stage(profile, span, summed[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
     rooms = [_room_bytes(profile, [ranges[v] for v in held], tensor_parallel) for held in placement]
     known = tuple(room for room in rooms if room is not None)
     unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
-    seating, crossed = Seating(columns, peers, tensor_parallel), links_crossed(unlinked)
+    crossed = links_crossed(unlinked)
     sent_bytes: defaultdict[int, float] = defaultdict(float)
     for link, stop in zip(crossed, ends[:-1], strict=True):
         sent_bytes[link] = max(sent_bytes[link], profile.layers[stop - 1].output_bytes)
@@ -447,10 +448,10 @@ def _cut(
     return best[-1][count]
 
 
-def _stage(profile: Profile, span: Layers, parameter_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:
-    """A stage of layers [first, stop), without a limit; the parameters are those whose gradients are summed for it.
+def _stage(profile: Profile, span: Layers, size_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:
+    """A stage of layers [first, stop), without a limit.
 
-    Between as many peers as `reducing` says, in its rings.
+    So many bytes are summed for it, by all its GPUs together, in these rings of so many peers.
     """
     first, stop = span
     layers = profile.layers[first:stop]
@@ -463,8 +464,8 @@ def _stage(profile: Profile, span: Layers, parameter_bytes: float, reducing: tup
         backward_input_s=cost.backward_input_s,
         backward_weight_s=cost.backward_weight_s,
         optimizer_s=cost.optimizer_s,
-        allreduce_s=own.ring_s(parameter_bytes / degree, peers),
-        activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
+        allreduce_s=own.ring_s(size_bytes / degree, peers),
+        activation_bytes=activations_held(layers, degree),
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
         backward_s=cost.backward_s,
     )

@@ -19,19 +19,24 @@ class Rings:
     Attributes:
         network: of the cluster.
         apart: how many GPUs lie from each to the next one of its ring, 1 where they are neighbours.
+        groups: how many such rings sit one behind the other in the job.
     """
 
     network: Network
     apart: int
+    groups: int = 1
 
     def path(self, ranks: int) -> Connection:
         """What a ring of n ranks goes over, at its narrowest place, while all the others of the node run as well."""
         network, node = self.network, self.network.node
         if node is None:
             return network.between_workers or Connection()
-        if self.apart * ranks <= node.gpus:
+        span = self.apart * ranks
+        if span * self.groups <= node.gpus or node.gpus % span == 0:
             return network.intra_node or network.between_workers or Connection()
-        share = node.bandwidth_bytes_per_s / min(self.apart, node.gpus)
+        # A node may hold the end of some rings and the start of the next ones.
+        ends = 1 if self.groups == 1 or span % node.gpus == 0 else 2
+        share = node.bandwidth_bytes_per_s / min(ends * self.apart, node.gpus)
         inside = network.intra_node
         if 2 * self.apart <= node.gpus and inside is not None and inside.bandwidth_bytes_per_s is not None:
             share = min(share, inside.bandwidth_bytes_per_s)  # such a ring also passes from GPU to GPU of the node
@@ -42,25 +47,13 @@ class Rings:
         return self.path(ranks).ring_s(size_bytes, ranks)
 
 
-def rings(network: Network, workers: int, degree: int) -> Rings:
-    """The rings of pipelines that are alike.
-
-    Args:
-        network: of the cluster.
-        workers: of a pipeline.
-        degree: GPUs of a worker, each in a ring of its own.
-    """
-    peers_are_neighbours = network.node is not None and network.node.side_by_side == "peers"
-    return Rings(network, degree if peers_are_neighbours else workers * degree)
-
-
 def rings_of_nodes(network: Network, gpus_per_node: int) -> Rings:
     """The rings of pipelines that each have nodes of their own: every GPU of a node is in another one."""
     return Rings(network, gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
+class PipelineSeats:
     """How many workers there are, and of how many GPUs, for what lies between two of them.
 
     Attributes:
@@ -82,9 +75,11 @@ class Seating:
         return worker * self.degree if isinstance(self.degree, int) else sum(self.degree[:worker])
 
     def rings(self, network: Network, worker: int) -> Rings:
-        """The rings in which the peers of a worker sum its gradients."""
-        peers_are_neighbours = network.node is not None and network.node.side_by_side == "peers"
-        return Rings(network, self.gpus_of(worker) if peers_are_neighbours else self.gpus_before(self.workers))
+        """The rings in which the peers of a worker sum its gradients, one for each of its GPUs."""
+        own, all_gpus = self.gpus_of(worker), self.gpus_before(self.workers)
+        if network.node is not None and network.node.side_by_side == "peers":
+            return Rings(network, own, groups=-(-all_gpus // own))
+        return Rings(network, all_gpus)
 
     def crosses(self, network: Network, here: int, there: int) -> bool:
         """Whether the way from worker k/here to k/there leaves a node in any pipeline k; if nothing says, it does."""

@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import InfeasibleError, InvalidInputError, remark
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     Made = TypeVar("Made", Plan, Atlas, Templates)
 
 SLURM = "slurm"
+ASSUMED_NETWORK = (
+    "nothing says what network joins the nodes: assumed are 45 GB/s and 14 us for each GPU, all at once (a 400 Gb/s "
+    "card each). Name the machine (--cluster 16xdgx-h100), or write `network: {nics: 4x100Gbit/s}` into its file"
+)
 
 
 @dataclass(frozen=True)
@@ -199,16 +204,19 @@ def machines_of(cluster: "str | Cluster | None", nodes: int | None, tensor_paral
 
 
 def read_cluster(text: str) -> "Cluster":
-    """A cluster by the value of `--cluster`: `slurm`, `16x8`, or a YAML file.
+    """A cluster by the value of `--cluster`: `slurm`, `16x8`, `16xdgx-a100`, or a YAML file.
 
     Raises:
         InvalidInputError: there is no such cluster, or its file is wrong; says where.
     """
-    from .cluster_file import counted_cluster, read_cluster_file, slurm_cluster
+    from .cluster_file import counted_cluster, machine_cluster, read_cluster_file, slurm_cluster
     from .fields import MOST_NODES
 
     if text == SLURM:
         return slurm_cluster(os.environ)
+    machines = re.fullmatch(r"([1-9]\d{0,5})x([A-Za-z][\w-]*)", text)
+    if machines is not None and not Path(text).exists():
+        return machine_cluster(int(machines[1]), machines[2], "--cluster")
     counts = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text)
     if counts is None:
         return read_cluster_file(text)
@@ -259,6 +267,7 @@ def _with_usual(profile: "Profile", cluster: "Cluster") -> "Profile":
     usual, network, device = gpu(cluster.gpu), profile.network, profile.device
     if network.inter_node is None and len(cluster.nodes) > 1:
         network = replace(network, inter_node=INTER_NODE)
+        remark(ASSUMED_NETWORK)
     if network.intra_node is None:
         network = replace(network, intra_node=usual.intra_node)
     if device.memory_bytes is None:

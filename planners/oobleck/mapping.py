@@ -54,6 +54,7 @@ class Stages:
         forward_s, backward_input_s, backward_weight_s, optimizer_s: sums over the layers.
         backward_s: the same of full backward passes; None where neither a layer nor a boundary says what one takes.
         static_bytes, activation_bytes, weight_stash_bytes: of all GPUs of the stage together.
+        replicated_bytes: what of the activations each of them holds whole.
         memory_bytes: of a GPU; infinite where there is no limit.
     """
 
@@ -65,6 +66,7 @@ class Stages:
     static_bytes: FloatArray
     activation_bytes: FloatArray
     weight_stash_bytes: FloatArray
+    replicated_bytes: FloatArray
     memory_bytes: float
     backward_s: FloatArray | None = None
 
@@ -82,10 +84,14 @@ class Stages:
         """t of the stage with that index of its degree, first layer and end, as in the table."""
         return float(self.forward_s[stage] + self.backward_input_s[stage] + self.backward_weight_s[stage])
 
+    def activation_shares(self, degrees: FloatArray | int) -> FloatArray:
+        """What each GPU of a stage holds of a micro-batch, at these degrees, in bytes."""
+        return self.replicated_bytes + (self.activation_bytes - self.replicated_bytes) / degrees
+
     def room(self) -> FloatArray:
         """Micro-batches whose activations fit each stage's GPUs at once, whole numbers; below 1 where it cannot be."""
         degrees = np.array(self.degrees)[:, None, None]
-        limit, activation = self.memory_bytes - self.static_bytes / degrees, self.activation_bytes / degrees
+        limit, activation = self.memory_bytes - self.static_bytes / degrees, self.activation_shares(degrees)
         with np.errstate(all="ignore"):
             room = np.floor(limit / activation)
             room += (room + 1) * activation <= limit
@@ -109,7 +115,7 @@ class Stages:
             backward_input_s=float(self.backward_input_s[at]),
             backward_weight_s=float(self.backward_weight_s[at]),
             optimizer_s=float(self.optimizer_s[at]),
-            activation_bytes=float(self.activation_bytes[first, stop]) / gpus,
+            activation_bytes=float(self.activation_shares(gpus)[first, stop]),
             weight_stash_bytes=float(self.weight_stash_bytes[first, stop]) / gpus,
             memory_limit_bytes=None if limit == inf else limit,
             backward_s=None if self.backward_s is None else float(self.backward_s[at]),
@@ -158,6 +164,7 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
         static_bytes=sums,
         activation_bytes=_sums([layer.activation_bytes for layer in layers]),
         weight_stash_bytes=_sums([layer.weight_stash_bytes for layer in layers]),
+        replicated_bytes=_sums([layer.replicated_bytes or 0.0 for layer in layers]),
         memory_bytes=inf if memory_bytes is None else memory_bytes,
         backward_s=_sums([[cost.full_s for cost in row] for row in costs], inner.backward_s) if has_full else None,
     )

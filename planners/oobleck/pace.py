@@ -26,7 +26,7 @@ import numpy as np
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.network import Rings, rings_of_nodes
 from ...schemas.plan import Link, Stage
-from ...schemas.profile import Connection, HoldsBytes, held_bytes
+from ...schemas.profile import Connection, HoldsBytes, summed_bytes
 from ...schemas.templates import PipelineTemplate, Templates
 from ..batch.exact import Pace
 from ..scheduling.forms import Form, pays
@@ -342,5 +342,5 @@ def rings_of(templates: Templates) -> Rings:
 
 
 def reduced_bytes(layers: Sequence[HoldsBytes], stage: Stage) -> float:
-    """What a GPU of a stage sums with others: its share of the gradients, as many bytes as of the parameters."""
-    return held_bytes(layers, *stage.layers)[0] / stage.tensor_parallel
+    """What a GPU of a stage sums with others: its share of the gradients."""
+    return summed_bytes(layers, [stage.layers]) / stage.tensor_parallel
