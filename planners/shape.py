@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..schemas.conditions import LinkPlace
 from ..schemas.degrees import OPTION as DEGREES
@@ -73,8 +73,8 @@ class Shape:
     A worker is `tensor_parallel` GPUs, where that is a number; else it has one entry a stage. With several `chunks` it
     holds so many virtual stages, by the placement: `pp` is the number of columns then, limits are those of columns, and
     link i lies between columns i and i + 1, whichever virtual stages send over it. A loop has one link more, from the
-    last column back to the first: number `pp - 1`. With `overlap` workers may run a
-    forward and a full backward side by side, as fast as the profile says.
+    last column back to the first: number `pp - 1`. With `overlap` workers may run a forward and a full backward side by
+    side, as fast as the profile says.
 
     Raises:
         InvalidInputError: it is larger than any job, or has degrees for another number of stages.
@@ -88,7 +88,9 @@ class Shape:
     tensor_parallel: Degrees = 1
     placement: PlacementName = "plain"
     chunks: int = 1
-    overlap: bool = False
+    overlap: bool | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"overlap"})  # digests of jobs without it stay as they were
 
     def __post_init__(self) -> None:
         self._require(LARGEST_JOB)
