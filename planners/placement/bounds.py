@@ -6,10 +6,11 @@ its own last operation, all-reduce and step included, and leaves out the virtual
 
 * **One machine**: it runs one operation at a time (`scheduling/one_machine.py`).
 * **Ramps**: where its limit holds less than all its F at once, it runs nothing but F before its first I, no sooner than
-  the least head h of an I, and no more of them than fit: work A at most. After its last F, which the least tail q of an
-  F follows, it runs nothing but I and W of what is held then: work B at most. What is left lies between the two, so
-  the value is at least h + (work - A - B) + q; and likewise with one ramp only, from its least head, or to its least
-  tail. A and B are knapsacks, of fractions, the limit rounded down to what sizes can add up to.
+  the least head h of an I, and no more of them than fit: up to h work A at most, of each seat no more than there is
+  time for from its least head on. After its last F, which the least tail q of an F follows, it runs nothing but I and W
+  of what is held then: work B at most. What is left lies between the two, so the value is at least
+  h + (work - A - B) + q; and likewise with one ramp only, from its least head, or to its least tail. A and B are
+  knapsacks, of fractions, the limit rounded down to what sizes can add up to.
 * **Turns**: from F at its seat i to the end of I at its last one a micro-batch gives nothing back, and at some time of
   that holds its activations of all seats, A in sum, while all others hold those of the seats up to i at least, a. So no
   more than 1 + (limit - A) / a are on this way at once, and of M as many as are not come one after the other. What they
@@ -242,11 +243,11 @@ class _Seat(NamedTuple):
 
 
 class HeldJobs(NamedTuple):
-    """Micro-batches that may be held at once: work that each brings, its bytes, and how many there are."""
+    """Micro-batches that may be held at once: work that each brings, its bytes, and how many there are or have time."""
 
     work_s: float
     size_bytes: float
-    jobs: int
+    jobs: float
 
 
 class _View:
@@ -304,12 +305,16 @@ class _View:
         """Ramps in which F, I and W count so much."""
         work_s = sum(count * sum(cost) for count, cost in zip(counts, costs, strict=True))
         sized = list(zip(costs, self._activation_bytes, counts, strict=True))
-        entering = [HeldJobs(f, size, count) for (f, _, _), size, count in sized]
+        begun_s, turned_s = (min(float(seat.heads_s[kind, 0]) for seat in self._seats) for kind in (FORWARD, BACKWARD))
+        ready_s = [max(0.0, turned_s - float(seat.heads_s[FORWARD, 0])) for seat in self._seats]
+        entering = [
+            HeldJobs(f, size, min(count, time_s / f if f else inf))
+            for ((f, _, _), size, count), time_s in zip(sized, ready_s, strict=True)
+        ]
         leaving = [HeldJobs(b + w, size, count) for (_, b, w), size, count in sized]
         # A micro-batch is either whole or stashed: to let it be both only makes the ramp longer.
         leaving += [HeldJobs(w, size, n) for (_, _, w), size, n in zip(costs, self._stash_bytes, counts, strict=True)]
         first_s, last_s = most_work_s(entering, self._limit_bytes), most_work_s(leaving, self._limit_bytes)
-        begun_s, turned_s = (min(float(seat.heads_s[kind, 0]) for seat in self._seats) for kind in (FORWARD, BACKWARD))
         entered_s = min(float(seat.tails_s[FORWARD, -1]) for seat in self._seats)
         ended_s = min(float(queue.tails_s[-1]) for queue in self.queues())
         yield turned_s, max(0.0, work_s - first_s - last_s), entered_s
@@ -375,7 +380,7 @@ def most_work_s(items: Iterable[HeldJobs], limit_bytes: float) -> float:
     found_s = sum(item.jobs * item.work_s for item in items if item.size_bytes == 0)
     sized = [item for item in items if item.size_bytes > 0]
     for item in sorted(sized, key=lambda item: item.work_s / item.size_bytes, reverse=True):
-        taken = min(float(item.jobs), left / item.size_bytes)
+        taken = min(item.jobs, left / item.size_bytes)
         found_s += taken * item.work_s
         left = max(0.0, left - taken * item.size_bytes)
     return found_s

@@ -113,6 +113,7 @@ def _heavy_head(columns: int) -> list[tuple[float, float, float]]:
         (column_of_v(4, 2), 8, 4, UNLIKE, 51.6, 49),
         (column_of_v(4, 2), 8, 2.5, UNLIKE, 58, 58),
         (column_of_v(8, 2), 16, 8, _heavy_head(8), 120, 120),
+        (column_of_v(8, 2), 16, 5, _heavy_head(8), 126, 126),
         (column_of_v(4, 3), 8, 4, None, 75, 75),
         (column_of_v(4, 4), 8, 3, None, 103, 100),
         ((0, 1, 2, 1, 2, 0), 6, 3, None, 38, 37),
