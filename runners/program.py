@@ -341,10 +341,16 @@ def _exchanges(
         if place in pairs:  # goes with the operation behind it
             ahead = received, own, sent
         elif ahead is None:
-            yield from (*received, own, *sent)
+            yield from received
+            yield own
+            yield from sent
         else:
             needed, forward, then = ahead
-            yield from (*needed, *received, Pair(forward, own), *then, *sent)
+            yield from needed
+            yield from received
+            yield Pair(forward, own)
+            yield from then
+            yield from sent
             ahead = None
 
 
