@@ -14,7 +14,7 @@ from ..schemas.degrees import Degrees, by_column, print_degrees
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError, NoRoomError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
-from ..schemas.network import Rings, PipelineSeats
+from ..schemas.network import PipelineSeats, Rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
 from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
@@ -503,7 +503,7 @@ def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
             return cost
     known = joined([str(cost.tensor_parallel) for cost in sorted(layer.costs, key=lambda one: one.tensor_parallel)])
     raise InvalidInputError(
-        f"there is no cost at tensor-parallel degree {degree}, only at {known}",
-        where=f"--tensor-parallel, and the profile, /layers/{index}/costs",
-        fix=f"take a degree that the profile has, or profile the model with --tp {degree}, if that divides its heads",
+        f"there is no cost at tensor_parallel {degree}, only at {known}",
+        where=f"the profile, /layers/{index}/costs",
+        fix=f"take a --tensor-parallel of these, or profile the model with --tp {degree}, if that divides its heads",
     )

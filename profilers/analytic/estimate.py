@@ -520,9 +520,7 @@ def profile_analytic(
         device,
         rates,
         # A measured profile is of our runner's, whose launches run ahead.
-        corrections=_corrections(
-            rates_of(device, dtype, efficiency, replace(software, kernel_gap_s=None)), calibrate
-        ),
+        corrections=_corrections(rates_of(device, dtype, efficiency, replace(software, kernel_gap_s=None)), calibrate),
         is_checkpointing=checkpointing,
         degrees=tuple(tp),
         group=None if cluster is None else cluster.network.intra_node,
