@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..profilers.analytic.software import Attention, software_of
 from ..schemas.documents import write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
@@ -20,7 +21,7 @@ from ..schemas.profile import (
     Profile,
     held_bytes,
 )
-from ..schemas.quantities import SHARE, print_bytes, print_share
+from ..schemas.quantities import DURATION, SHARE, print_bytes, print_share
 from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
@@ -149,6 +150,42 @@ class AnalysisOptions:
             "arguments; or a measured iteration and its settings (.yaml).",
         ),
     ] = None
+    attention: Annotated[
+        Attention | None,
+        typer.Option(
+            "--attention", help="With --analytic: one kernel without scores, or scores in memory; flash if not given."
+        ),
+    ] = None
+    dropout: Annotated[
+        bool | None,
+        typer.Option("--dropout/--no-dropout", help="With --analytic: the program has dropout; not if not given."),
+    ] = None
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="With --analytic: ranks share norms and sums, too; they do if not given.",
+        ),
+    ] = None
+    gradients: Annotated[
+        DataType | None,
+        typer.Option("--gradients", help="With --analytic: what gradients are kept in; the model's if not given."),
+    ] = None
+    sustained: Annotated[
+        bool | None,
+        typer.Option(
+            "--sustained/--best-case",
+            help="With --analytic: the share of the peak of a long training, or the best seen, if not given.",
+        ),
+    ] = None
+    kernel_gap_s: Annotated[
+        float | None,
+        quantity(
+            DURATION,
+            "--kernel-gap",
+            "With --analytic: between kernels that are waited for, such as 47us; the GPU's own if not given.",
+        ),
+    ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -186,7 +223,12 @@ def model(
     presets, gpt3-13b and gpt3-175b, megatron-1.7b to megatron-1t (-145.6b, for one), llama3-8b, -70b and -405b, or a
     config.json of gpt2, gpt_neox, llama, mistral, opt, qwen2 or qwen3.
     """
-    computing = {f"--{option}": value for option, value in vars(analysis).items() if option != "analytic"}
+    names = {"kernel_gap_s": "kernel-gap"}
+    computing = {
+        f"--{names.get(option, option.replace('_', '-'))}": value
+        for option, value in vars(analysis).items()
+        if option != "analytic"
+    }
     measuring = {"--repeats": how.repeats, "--at-once": how.at_once, "--overlap": how.overlap or None}
     for option, value in (measuring if analysis.analytic else computing).items():
         if value is not None:
@@ -234,9 +276,10 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where="--cut",
             fix="leave --cut away: the layers are the embedding, the blocks and the head",
         )
+    software = software_of({option: value for option, value in vars(analysis).items() if value is not None})
     calibrate = None
     if analysis.calibrate is not None:
-        calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster)
+        calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster, software=software)
     if isinstance(calibrate, Learned):
         for words in calibrate.remarks:
             remark(words)
@@ -251,7 +294,13 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
         remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
     profile = profile_analytic(
-        name, gpu=gpu, **given, efficiency=analysis.efficiency, calibrate=calibrate, cluster=cluster
+        name,
+        gpu=gpu,
+        **given,
+        efficiency=analysis.efficiency,
+        calibrate=calibrate,
+        cluster=cluster,
+        software=software,
     )
     if isinstance(calibrate, Learned) and (carried := calibrate.carried(profile)):
         remark(carried)

@@ -11,7 +11,7 @@ from .errors import InfeasibleError, InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Overlap, Seconds
 from .quantities import print_apart, print_bytes, print_time
 
-DataType = Literal["fp32", "bf16"]
+DataType = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, slots=True)
