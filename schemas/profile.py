@@ -77,6 +77,15 @@ def half_width(values: Sequence[float]) -> float:
     return (upper - lower) / 2
 
 
+def told_overlap(ratio: float) -> float:
+    """What a profile says of pairs that were measured to take so much of their passes one after the other.
+
+    A pair takes as long as the longer of its passes, which is half of both or more, and no more than both; what is
+    measured may be a little beside.
+    """
+    return min(max(ratio, 0.501), 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """How far the readings behind measured times lie apart: half the width of their middle half, for each time."""

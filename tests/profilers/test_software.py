@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rtk.profilers.analytic.configuration import MODELS
 from rtk.profilers.analytic.costs import FORWARD_KERNELS, DecoderShape, MicrobatchShape, block_bytes, block_work
 from rtk.profilers.analytic.estimate import profile_analytic, rates_of
+from rtk.profilers.analytic.parts import parts_of, words_of_parts
 from rtk.profilers.analytic.software import USUAL_SOFTWARE, Software, software_of
 from rtk.schemas.cluster import Cluster
 from rtk.schemas.errors import InvalidInputError
@@ -137,3 +138,23 @@ def test_no_such_software() -> None:
         Software("fast")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="is no gap"):
         Software(kernel_gap_s=-1.0)
+
+
+@given(softwares, st.booleans())
+def test_parts_are_the_whole(software: Software, checkpointing: bool) -> None:
+    """What a computed profile's times are made of adds up to them, by kind of layer and for the whole model."""
+    profile = profile_analytic(
+        "gpt-tiny", gpu="a100-sxm", dtype="fp16", software=software, tp=(1, 4), checkpointing=checkpointing
+    )
+    found = parts_of(profile)
+    assert [one.kind for one in found] == ["embedding", "block", "head", "all"] * 2
+    for one in found:
+        assert one.parts.total_s == pytest.approx(one.profile_s, rel=1e-9)
+    assert "corrected" not in words_of_parts(found)
+
+
+def test_parts_of_other_profiles() -> None:
+    """Of a profile that nobody computed the parts are not known, and that is said."""
+    profile = replace(profile_analytic("gpt-tiny", gpu="a100-sxm"), origin="measured")
+    with pytest.raises(InvalidInputError, match="was not computed"):
+        parts_of(profile)
