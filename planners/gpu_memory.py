@@ -70,8 +70,8 @@ def gpu_memory(
     """
     parameters_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     summed_bytes = min(gradients_held(profile.layers, held) / degree, state_bytes)
-    has_own = any(layer.gradient_bytes is not None for first, stop in held for layer in profile.layers[first:stop])
-    made_bytes = parameters_bytes if has_own else 0.0  # a pass makes them in the parameters' numbers
+    # A pass makes them in the parameters' numbers: where sums have more digits, both are there.
+    made_bytes = parameters_bytes if summed_bytes > parameters_bytes else 0.0
     optimizer_bytes = (state_bytes - summed_bytes) / shards
     buffers_bytes = _buffers_bytes(profile, held, sent, degree)
     handed_out = parameters_bytes + summed_bytes + made_bytes + optimizer_bytes + activation_bytes + buffers_bytes
