@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from .conditions import LinkPlace
+from .degrees import Degrees, by_column, print_degrees
 from .documents import canonical_json, to_tree
 from .errors import InfeasibleError
 from .plan import Place, Plan
@@ -90,14 +91,29 @@ class OverlayConditions:
     unused: tuple[SlowPath, ...] = ()
 
 
-def seats_of_shape(cluster: Cluster, pp: int, dp: int) -> Seats:
-    """Where `dp` pipelines of `pp` stages sit, a GPU a worker.
+def seats_of_shape(cluster: Cluster, pp: int, dp: int, degrees: Degrees = 1) -> Seats:
+    """Where `dp` pipelines of `pp` stages sit.
+
+    Args:
+        cluster: the machines.
+        pp, dp: the shape.
+        degrees: GPUs of a worker, of all stages or of each.
 
     Raises:
-        InfeasibleError: there are fewer GPUs than workers.
+        InfeasibleError: there are fewer GPUs than that, or those of a worker lie in two nodes: a tensor-parallel group
+            is planned for the paths inside a node.
     """
-    _require_room(cluster, pp * dp, pp * dp)  # before they are named: thousands of millions may be asked for
-    return _seats(cluster, {(k, i): 1 for k in range(dp) for i in range(pp)})
+    each = by_column(degrees, pp)
+    _require_room(cluster, pp * dp, sum(each) * dp)  # before they are named: thousands of millions may be asked for
+    seats = _seats(cluster, {(k, i): each[i] for k in range(dp) for i in range(pp)})
+    for (k, i), gpus in seats.items() if max(each) > 1 else ():
+        if gpus[0][0] != gpus[-1][0]:
+            raise InfeasibleError(
+                f"the {len(gpus)} GPUs of worker {k}/{i} would lie in two nodes, {gpus[0][0]} and {gpus[-1][0]}",
+                where=f"--tensor-parallel {print_degrees(degrees)}",
+                fix=f"take degrees that fill nodes of {cluster.gpus_per_node} GPUs",
+            )
+    return seats
 
 
 def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
@@ -106,7 +122,7 @@ def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
     Raises:
         InfeasibleError: there are fewer GPUs than that.
     """
-    needed = {worker.place: max(one.tensor_parallel for one in plan.stages_of(worker)) for worker in plan.workers}
+    needed = {worker.place: plan.gpus_of(worker) for worker in plan.workers}
     _require_room(cluster, len(needed), sum(needed.values()))
     return _seats(cluster, needed)
 

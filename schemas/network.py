@@ -8,6 +8,7 @@ sums fit with the node's bandwidth divided by the rings, and hops with that of a
 
 from dataclasses import dataclass
 
+from .degrees import Degrees
 from .profile import Connection, Network
 
 
@@ -71,12 +72,27 @@ class Seating:
     Attributes:
         workers: of a pipeline.
         pipelines: alike.
-        degree: GPUs of a worker.
+        degree: GPUs of a worker, of all stages or of each.
     """
 
     workers: int
     pipelines: int
-    degree: int = 1
+    degree: Degrees = 1
+
+    def gpus_of(self, worker: int) -> int:
+        """How many GPUs a worker of a pipeline has."""
+        return self.degree if isinstance(self.degree, int) else self.degree[worker]
+
+    def gpus_before(self, worker: int) -> int:
+        """How many the workers of a pipeline before it have."""
+        return worker * self.degree if isinstance(self.degree, int) else sum(self.degree[:worker])
+
+    def rings(self, network: Network, worker: int) -> Rings:
+        """The rings in which the peers of a worker sum its gradients."""
+        peers_are_neighbours = network.node is not None and network.node.side_by_side == "peers"
+        if peers_are_neighbours:
+            return Rings(network, self.gpus_of(worker), self.workers)
+        return Rings(network, self.gpus_before(self.workers))
 
     def crosses(self, network: Network, here: int, there: int) -> bool:
         """Whether the way from worker k/here to k/there leaves a node in any pipeline k; if nothing says, it does."""
@@ -84,12 +100,14 @@ class Seating:
         if node is None:
             return True
         if node.side_by_side == "peers":
-            if abs(there - here) * self.pipelines * self.degree >= node.gpus:
+            if abs(self.gpus_before(there) - self.gpus_before(here)) * self.pipelines >= node.gpus:
                 return True
-            seats = (((i * self.pipelines + k) * self.degree for i in (here, there)) for k in range(self.pipelines))
+            own = [(self.gpus_before(i) * self.pipelines, self.gpus_of(i)) for i in (here, there)]
+            seats = ((before + k * each for before, each in own) for k in range(self.pipelines))
         else:  # after as many pipelines as a node has GPUs, they sit again as the first ones
             rows = range(min(self.pipelines, node.gpus))
-            seats = (((k * self.workers + i) * self.degree for i in (here, there)) for k in rows)
+            gpus, own_starts = self.gpus_before(self.workers), [self.gpus_before(i) for i in (here, there)]
+            seats = ((k * gpus + start for start in own_starts) for k in rows)
         return any(one // node.gpus != other // node.gpus for one, other in seats)
 
     def hop_s(self, network: Network, size_bytes: float, here: int, there: int) -> float:
@@ -103,5 +121,6 @@ class Seating:
             return between.transfer_s(size_bytes)
         inside = network.intra_node or between
         path = between if self.crosses(network, here, there) else inside
-        part_bytes = size_bytes / self.degree
-        return path.transfer_s(part_bytes) + (self.degree - 1) * inside.transfer_s(part_bytes)
+        sending, receiving = self.gpus_of(here), self.gpus_of(there)
+        told_s = (receiving - 1) * inside.transfer_s(size_bytes / receiving)
+        return path.transfer_s(size_bytes / min(sending, receiving)) + told_s

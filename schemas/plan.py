@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from .degrees import OPTION as DEGREES
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Overlap, Ratio, Seconds
@@ -289,6 +290,14 @@ class Plan(Displayed):
         return any(template.placement is not None for template in self.templates)
 
     @property
+    def has_degrees(self) -> bool:
+        """Whether its planner was asked for tensor-parallel degrees; then it is a document of format version 3.0.
+
+        Readers of earlier versions would plan it anew at degree 1.
+        """
+        return DEGREES in self.planner.options
+
+    @property
     def may_pair(self) -> bool:
         """Whether a template says what pairs of passes take: then it is a document of format version 3.0."""
         return any(template.overlap is not None for template in self.templates)
@@ -326,6 +335,10 @@ class Plan(Displayed):
     def stage_at(self, worker: Worker, operation: Operation) -> Stage:
         """The stage that an operation of a worker is of, which says what it costs."""
         return self.template_of(worker.pipeline).stages[self.virtual_stage(worker, operation)]
+
+    def gpus_of(self, worker: Worker) -> int:
+        """On how many GPUs a worker is: as many as its stages are split over."""
+        return max(stage.tensor_parallel for stage in self.stages_of(worker))
 
     def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
         """The layers that a worker holds: ranges, ascending, with others between them."""

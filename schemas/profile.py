@@ -481,6 +481,11 @@ class Profile:
                 self._check_boundary(cost, index)
 
     @property
+    def degrees(self) -> tuple[int, ...]:
+        """The tensor-parallel degrees that all layers have costs at, ascending."""
+        return tuple(sorted(set.intersection(*({cost.tensor_parallel for cost in one.costs} for one in self.layers))))
+
+    @property
     def inner(self) -> BoundaryCost:
         """What a stage saves for each pair of neighbours in it."""
         return self.boundary or NO_BOUNDARY

@@ -12,6 +12,7 @@ from .text import listed
 if TYPE_CHECKING:
     from .atlas import Atlas
     from .cluster import Cluster, Overlay, OverlayConditions
+    from .degrees import Degrees
     from .plan import Place, Plan
     from .profile import Profile
     from .templates import Templates
@@ -39,17 +40,21 @@ class Site:
 
         return profile if self.cluster is None else _with_usual(on_cluster(profile, self.cluster), self.cluster)
 
-    def troubles(self, pp: int, dp: int) -> "OverlayConditions":
+    def troubles(self, pp: int, dp: int, degrees: "Degrees" = 1) -> "OverlayConditions":
         """What the overlay means for pipelines of a shape, said in a line.
 
+        Args:
+            pp, dp: the shape.
+            degrees: GPUs of a worker, of all stages or of each.
+
         Raises:
-            InfeasibleError: the cluster has fewer GPUs than workers.
+            InfeasibleError: the cluster has fewer GPUs than the workers, or a worker's would lie in two nodes.
         """
         from .cluster import OverlayConditions, seats_of_shape, troubles
 
         if self.cluster is None:
             return OverlayConditions()
-        seats = seats_of_shape(self.cluster, pp, dp)
+        seats = seats_of_shape(self.cluster, pp, dp, degrees)
         return OverlayConditions() if self.overlay is None else _told(troubles(seats, self.overlay))
 
     def troubles_of(self, plan: "Plan") -> "OverlayConditions":
@@ -69,7 +74,7 @@ class Site:
             slow={place: factor for place, factor in found.slow.items() if place not in gone},
         )
 
-    def delays_alone(self, pp: int, dp: int) -> "OverlayConditions":
+    def delays_alone(self, pp: int, dp: int, degrees: "Degrees" = 1) -> "OverlayConditions":
         """The same, for planners that know slow links only.
 
         Raises:
@@ -77,7 +82,7 @@ class Site:
         """
         from .plan import name_of
 
-        found = self.troubles(pp, dp)
+        found = self.troubles(pp, dp, degrees)
         for places, word in ((found.failed, "has failed"), (tuple(found.slow), "is slow")):
             if places:
                 raise InvalidInputError(
@@ -87,13 +92,13 @@ class Site:
                 )
         return found
 
-    def failed_alone(self, pp: int, dp: int) -> "tuple[Place, ...]":
+    def failed_alone(self, pp: int, dp: int, degrees: "Degrees" = 1) -> "tuple[Place, ...]":
         """The dead workers, for plans made before, when nothing was slow.
 
         Raises:
             InvalidInputError: something is slow now.
         """
-        found = self.troubles(pp, dp)
+        found = self.troubles(pp, dp, degrees)
         if found.slow or found.link_delay_s:
             raise InvalidInputError(
                 "workers or links are slow on this cluster, and the atlas was made for healthy ones",

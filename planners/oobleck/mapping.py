@@ -134,7 +134,7 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
         InvalidInputError: with the degrees that all layers have, a node's GPUs cannot all be used.
     """
     layers = profile.layers
-    degrees = [degree for degree in _common_degrees(layers) if degree <= gpus_per_node]
+    degrees = [degree for degree in profile.degrees if degree <= gpus_per_node]
     if fill_of(degrees, gpus_per_node) == inf:
         raise InvalidInputError(
             f"stages of {' or '.join(map(str, degrees))} GPUs, the tensor-parallel degrees that all layers have, do "
@@ -181,7 +181,7 @@ def fill_of(degrees: Iterable[int], gpus_per_node: int) -> float:
 
 def missing_degree(profile: Profile, gpus_per_node: int, most: int) -> str:
     """What to profile so that at most `most` stages fill a node: the degree that the fewest layers lack."""
-    layers, common = profile.layers, _common_degrees(profile.layers)
+    layers, common = profile.layers, profile.degrees
     useful = (
         d for d in range(1, gpus_per_node + 1) if d not in common and fill_of([*common, d], gpus_per_node) <= most
     )
@@ -190,10 +190,6 @@ def missing_degree(profile: Profile, gpus_per_node: int, most: int) -> str:
     first, others = lacking[degree][0], len(lacking[degree]) - 1
     lack = f"and {others} more lack" if others else "lacks"
     return f"profile tensor_parallel {degree} for every layer: layer {first} {lack} it"
-
-
-def _common_degrees(layers: Sequence[Layer]) -> list[int]:
-    return sorted(set.intersection(*(_degrees(layer) for layer in layers)))
 
 
 def _degrees(layer: Layer) -> set[int]:

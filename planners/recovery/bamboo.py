@@ -112,7 +112,7 @@ class Redundancy:
         self.job, self.nodes = job, nodes
         unlimited = replace(job.profile, device=replace(job.profile.device, memory_bytes=None))
         self._most_bytes = activation_limit_bytes(job, "Bamboo")
-        self._alone = cut_stages(unlimited, nodes * job.workers_per_node, 1, job.shape.tensor_parallel)
+        self._alone = cut_stages(unlimited, nodes * job.workers_per_node, 1, job.shape.degree)
         self._known: dict[Gone, Redundant] = {}
 
     def require_memory(self) -> None:
@@ -328,7 +328,7 @@ class Bamboo:
         """How long nodes read their own state and the replica."""
         width = self._job.workers_per_node
         held_bytes = self._redundancy.without(()).state_bytes
-        degree = self._job.shape.tensor_parallel
+        degree = self._job.shape.degree
         firsts = range(0, len(held_bytes), width)
         return loading_s(self._job.costs, [degree * sum(held_bytes[first : first + width]) for first in firsts])
 
