@@ -16,7 +16,7 @@ from .schemas.text import joined, known
 if TYPE_CHECKING:
     from .planners.best.answer import BestShapes, ExpectedShape
     from .planners.best.forms import CostedForm
-    from .planners.best.search import BestQuestion, PricedShape, Way
+    from .planners.best.search import BestQuestion, PricedShape, ShapeWay
     from .schemas.cluster import Cluster
     from .schemas.profile import Profile
     from .schemas.site import Site
@@ -167,16 +167,16 @@ def _indivisible(batch: int, sizes: Sequence[int]) -> InvalidInputError:
     )
 
 
-def _ways(schedule: str, placement: str, chunks: int | None) -> list[Way]:
+def _ways(schedule: str, placement: str, chunks: int | None) -> list[ShapeWay]:
     """The schedules and placements that are tried, plain 1F1B first, where it is asked for."""
-    from .planners.best.search import Way
+    from .planners.best.search import ShapeWay
     from .planners.choosing import parse_placement
     from .planners.shape import Shape
 
     known(schedule, (*get_args(LeanSchedule), "best"), "--schedule")
     schedules: list[Any] = list(get_args(LeanSchedule)) if schedule == "best" else [schedule]
     shapes = parse_placement(placement, chunks).shapes(Shape(2, 1, 1))
-    return [Way(one, shape.placement, shape.chunks) for shape in shapes for one in schedules]
+    return [ShapeWay(one, shape.placement, shape.chunks) for shape in shapes for one in schedules]
 
 
 def _no_shape(question: BestQuestion) -> InvalidInputError:

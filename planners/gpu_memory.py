@@ -9,6 +9,7 @@ account then misses the median by 3 % (docs/profiles-method.md).
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Layers, Plan, Worker
 from ..schemas.profile import Profile, gradients_held, held_by
 
@@ -91,8 +92,14 @@ def memory_of(profile: Profile, plan: Plan, shards: int | None = None) -> list[G
         profile: the plan's.
         plan: with orders and prediction.
         shards: peers among which the optimizer's state is divided; None: each has all of it.
+
+    Raises:
+        InvalidInputError: the plan has no prediction.
     """
-    peaks, found = plan.prediction.peak_memory_bytes, []  # type: ignore[union-attr]
+    if plan.prediction is None:
+        raise InvalidInputError("the plan says nothing of activations: it has no prediction", fix="plan it with rtk")
+    peaks = plan.prediction.peak_memory_bytes
+    found: list[GpuMemory | None] = []
     for worker, peak_bytes in zip(plan.workers, peaks, strict=True):
         if worker.failed:
             found.append(None)

@@ -16,7 +16,7 @@ from ..schemas.degrees import Degrees, by_column, print_degrees
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError, NoRoomError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
-from ..schemas.network import Rings, Seating, rings
+from ..schemas.network import PipelineSeats, Rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
 from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
@@ -320,7 +320,7 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degre
     work_s = {degree: tuple(_work_s(profile, degree)) for degree in sorted(set(degrees))}
     ends = _least_bottleneck_cut(tuple(work_s[degree] for degree in degrees))
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
-    seating = Seating(stages, peers, tensor_parallel)
+    seating = PipelineSeats(stages, peers, tensor_parallel)
     sent_bytes = (profile.layers[stop - 1].output_bytes for _, stop in ranges[:-1])
     return Template(
         "t0",
@@ -371,12 +371,13 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
     summed = [summed_bytes(profile.layers, [span], beside=earlier[v]) for v, span in enumerate(ranges)]
     columns = len(placement)
-    reducing = (rings(profile.network, columns, tensor_parallel), peers)
+    seating = PipelineSeats(columns, peers, tensor_parallel)
+    reducing = (seating.rings(profile.network, 0), peers)
     cut = [_stage(profile, span, summed[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
     rooms = [_room_bytes(profile, [ranges[v] for v in held], tensor_parallel) for held in placement]
     known = tuple(room for room in rooms if room is not None)
     unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
-    seating, crossed = Seating(columns, peers, tensor_parallel), links_crossed(unlinked)
+    crossed = links_crossed(unlinked)
     sent_bytes: defaultdict[int, float] = defaultdict(float)
     for link, stop in zip(crossed, ends[:-1], strict=True):
         sent_bytes[link] = max(sent_bytes[link], profile.layers[stop - 1].output_bytes)
@@ -519,7 +520,7 @@ def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
             return cost
     known = joined([str(cost.tensor_parallel) for cost in sorted(layer.costs, key=lambda one: one.tensor_parallel)])
     raise InvalidInputError(
-        f"there is no cost at tensor-parallel degree {degree}, only at {known}",
-        where=f"--tensor-parallel, and the profile, /layers/{index}/costs",
-        fix=f"take a degree that the profile has, or profile the model with --tp {degree}, if that divides its heads",
+        f"there is no cost at tensor_parallel {degree}, only at {known}",
+        where=f"the profile, /layers/{index}/costs",
+        fix=f"take a --tensor-parallel of these, or profile the model with --tp {degree}, if that divides its heads",
     )

@@ -90,8 +90,8 @@ MACHINES: Mapping[str, Machine] = {
     "p5": _of_cards("h100-sxm", 32, 100),
     "p5e": _of_cards("h200-sxm", 32, 100),
     "p5en": _of_cards("h200-sxm", 16, 200),
-    # Google Cloud, "GPU machine types": 100 Gb/s; of the others' 1,000, 1,800 and 3,600 Gb/s the GPUs have 800, 1,600 and
-    # 3,200.
+    # Google Cloud, "GPU machine types": 100 Gb/s; of the 1,000, 1,800 and 3,600 Gb/s of others 800, 1,600 and
+    # 3,200 are for GPUs.
     "a2-highgpu-8g": _of_cards("a100-sxm-40gb", 1, 100),
     "a2-ultragpu-8g": _of_cards("a100-sxm", 1, 100),
     "a3-highgpu-8g": _of_cards("h100-sxm", 4, 200),

@@ -34,9 +34,8 @@ class Rings:
         span = self.apart * ranks
         if span * self.groups <= node.gpus or node.gpus % span == 0:
             return network.intra_node or network.between_workers or Connection()
-        ends = (
-            1 if self.groups == 1 or span % node.gpus == 0 else 2
-        )  # a node may hold the end of one and another's start
+        # A node may hold the end of some rings and the start of the next ones.
+        ends = 1 if self.groups == 1 or span % node.gpus == 0 else 2
         share = node.bandwidth_bytes_per_s / min(ends * self.apart, node.gpus)
         inside = network.intra_node
         if 2 * self.apart <= node.gpus and inside is not None and inside.bandwidth_bytes_per_s is not None:
@@ -48,25 +47,13 @@ class Rings:
         return self.path(ranks).ring_s(size_bytes, ranks)
 
 
-def rings(network: Network, workers: int, degree: int) -> Rings:
-    """The rings of pipelines that are alike.
-
-    Args:
-        network: of the cluster.
-        workers: of a pipeline.
-        degree: GPUs of a worker, each in a ring of its own.
-    """
-    peers_are_neighbours = network.node is not None and network.node.side_by_side == "peers"
-    return Rings(network, degree, workers) if peers_are_neighbours else Rings(network, workers * degree)
-
-
 def rings_of_nodes(network: Network, gpus_per_node: int) -> Rings:
     """The rings of pipelines that each have nodes of their own: every GPU of a node is in another one."""
     return Rings(network, gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)
-class Seating:
+class PipelineSeats:
     """How many workers there are, and of how many GPUs, for what lies between two of them.
 
     Attributes:
@@ -88,11 +75,11 @@ class Seating:
         return worker * self.degree if isinstance(self.degree, int) else sum(self.degree[:worker])
 
     def rings(self, network: Network, worker: int) -> Rings:
-        """The rings in which the peers of a worker sum its gradients."""
-        peers_are_neighbours = network.node is not None and network.node.side_by_side == "peers"
-        if peers_are_neighbours:
-            return Rings(network, self.gpus_of(worker), self.workers)
-        return Rings(network, self.gpus_before(self.workers))
+        """The rings in which the peers of a worker sum its gradients, one for each of its GPUs."""
+        own, all_gpus = self.gpus_of(worker), self.gpus_before(self.workers)
+        if network.node is not None and network.node.side_by_side == "peers":
+            return Rings(network, own, groups=-(-all_gpus // own))
+        return Rings(network, all_gpus)
 
     def crosses(self, network: Network, here: int, there: int) -> bool:
         """Whether the way from worker k/here to k/there leaves a node in any pipeline k; if nothing says, it does."""

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from ... import __version__
 from ...schemas.errors import InfeasibleError, NoRoomError
-from ...schemas.network import rings
+from ...schemas.network import PipelineSeats
 from ...schemas.orders import LeanSchedule
 from ...schemas.placement import links_crossed
 from ...schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
 from ...schemas.profile import Profile
-from ...schemas.quantities import print_bytes
+from ...schemas.quantities import print_bytes, print_change
 from ...schemas.text import counted
 from ..gpu_memory import GpuMemory, most_between
 from ..pipeline import plan_pipeline, scheduled
@@ -35,7 +35,7 @@ from .bounds import FormTotals, least_of_cut
 from .forms import CostedForm
 
 
-class Way(NamedTuple):
+class ShapeWay(NamedTuple):
     """In what order a shape's operations run, and how many stages its workers hold."""
 
     schedule: LeanSchedule = "1f1b"
@@ -65,7 +65,7 @@ class BestQuestion:
     nodes: int
     gpus_per_node: int
     batch: int
-    ways: Sequence[Way] = (Way(), Way("zero-bubble"))
+    ways: Sequence[ShapeWay] = (ShapeWay(), ShapeWay("zero-bubble"))
     degrees: Sequence[int] | None = None
     shards: bool = True
 
@@ -100,7 +100,7 @@ class JobShape:
         """How many it uses."""
         return self.tensor_parallel * self.pp * self.dp
 
-    def asked(self, way: Way, limits_bytes: Sequence[float] | None = None) -> Shape:
+    def asked(self, way: ShapeWay, limits_bytes: Sequence[float] | None = None) -> Shape:
         """The same as planners are asked for it, with what workers have for activations."""
         degree = self.tensor_parallel
         return Shape(self.pp, self.dp, self.microbatches, limits_bytes, None, degree, way.placement, way.chunks)
@@ -111,7 +111,7 @@ class JobShape:
         return f"TP {self.tensor_parallel} x PP {self.pp} x DP {self.dp}, {size}{again}"
 
 
-class TimeParts(NamedTuple):
+class ShapeTime(NamedTuple):
     """Where an iteration's time goes, in s: as the worker that is busiest to the end has it.
 
     Attributes:
@@ -145,9 +145,9 @@ class PricedShape:
     """
 
     shape: JobShape
-    way: Way
+    way: ShapeWay
     iteration_time_s: float
-    parts: TimeParts
+    parts: ShapeTime
     memory: GpuMemory
 
     def samples_per_s(self, batch: int) -> float:
@@ -166,7 +166,7 @@ class PricedShape:
         whole_s = best.iteration_time_s or 1.0
         dearest = sorted(more_s, key=lambda name: -more_s[name])
         shown = [name for name in dearest if abs(more_s[name]) >= 0.005 * whole_s]
-        return ", ".join(f"{WORDS[name]} {more_s[name] / whole_s:+.1%}" for name in shown)
+        return ", ".join(f"{WORDS[name]} {print_change(more_s[name] / whole_s)}" for name in shown)
 
 
 class ShapeSearch:
@@ -238,11 +238,11 @@ class ShapeSearch:
             self.too_large += 1
             return None
         self._open[number] = len(self._ways(shape))
-        ring = rings(shape.form.profile.network, shape.pp, shape.tensor_parallel)
+        ring = PipelineSeats(shape.pp, shape.dp, shape.tensor_parallel).rings(shape.form.profile.network, 0)
         sum_s = ring.ring_s(totals.summed_bytes / shape.tensor_parallel, shape.dp)
         return totals.least_s(shape.pp, shape.microbatches, sum_s, shape.shards)
 
-    def _template(self, shape: JobShape, way: Way) -> Template:
+    def _template(self, shape: JobShape, way: ShapeWay) -> Template:
         """The shape, cut, with what each worker has for activations.
 
         Raises:
@@ -282,7 +282,7 @@ class ShapeSearch:
                 continue
             yield max(bound_s, least_s), -1, number, which, plain
 
-    def _priced(self, number: int, shape: JobShape, way: Way, template: Template | None) -> PricedShape | None:
+    def _priced(self, number: int, shape: JobShape, way: ShapeWay, template: Template | None) -> PricedShape | None:
         """The shape planned in one way, its pipelines all alike, so one of them; None where it does not fit."""
         try:
             template = template or self._template(shape, way)
@@ -370,7 +370,7 @@ def _links(template: Template) -> Iterator[tuple[int, Link]]:
     return zip(links_crossed(template), template.links, strict=True)
 
 
-def _planned(template: Template, microbatches: int, way: Way) -> tuple[Plan, float, Sequence[float]]:
+def _planned(template: Template, microbatches: int, way: ShapeWay) -> tuple[Plan, float, Sequence[float]]:
     """One of many pipelines alike: its plan, iteration time in s, and the most activation bytes of each worker."""
     workers = tuple(Worker(0, column, "") for column in range(len(template.columns)))
     one = Plan(
@@ -390,7 +390,7 @@ def _planned(template: Template, microbatches: int, way: Way) -> tuple[Plan, flo
     return plan, plan.prediction.iteration_time_s, plan.prediction.peak_memory_bytes
 
 
-def _parts(template: Template, microbatches: int, way: Way, time_s: float) -> TimeParts:
+def _parts(template: Template, microbatches: int, way: ShapeWay, time_s: float) -> ShapeTime:
     split, stages = way.schedule == "zero-bubble", template.stages
     works_s = [
         microbatches
@@ -405,4 +405,4 @@ def _parts(template: Template, microbatches: int, way: Way, time_s: float) -> Ti
     whole_s = [sum(times) for times in zip(works_s, sums_s, steps_s, strict=True)]
     last = max(range(len(whole_s)), key=whole_s.__getitem__)
     mean_s = sum(works_s) / len(works_s)
-    return TimeParts(mean_s, works_s[last] - mean_s, time_s - whole_s[last], sums_s[last], steps_s[last])
+    return ShapeTime(mean_s, works_s[last] - mean_s, time_s - whole_s[last], sums_s[last], steps_s[last])

@@ -17,7 +17,7 @@ from ... import __version__
 from ...schemas.conditions import AS_PLANNED, PlanConditions
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.network import Rings, rings
+from ...schemas.network import PipelineSeats, Rings
 from ...schemas.orders import Schedule
 from ...schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import HoldsBytes
@@ -274,7 +274,7 @@ class JobPipelines(Pipelines):
         require_alike(job)
         self._job, self._ordered = job, ordered
         self.template = cache(self._template_among)
-        own = rings(job.profile.network, job.shape.pp, job.shape.tensor_parallel)
+        own = PipelineSeats(job.shape.pp, job.shape.dp, job.shape.degree).rings(job.profile.network, 0)
         super().__init__(job.profile.layers, own, lambda shape: self._own, schedule or job.schedule)
 
     def outcome(self, layout: Layout, conditions: PlanConditions = AS_PLANNED) -> TimeAndMemory:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rtk.planners.best.answer import OPTION
 from rtk.planners.best.bounds import FormTotals, least_of_cut
 from rtk.planners.best.forms import CostedForm
-from rtk.planners.best.search import BestQuestion, PricedShape, ShapeSearch, Way
+from rtk.planners.best.search import BestQuestion, PricedShape, ShapeSearch, ShapeWay
 from rtk.planners.gpu_memory import FRAGMENTS, FRAMEWORK_BYTES
 from rtk.planners.shape import template_of
 from rtk.schemas.check import check_plan
@@ -28,8 +28,11 @@ def costed_forms(draw: st.DrawFn) -> CostedForm:
     again = draw(st.booleans())
     layers = []
     for _ in range(draw(st.integers(2, 4))):
-        whole = [draw(seconds) for _ in range(3)] + [draw(sizes)]
-        costs = (LayerCost(*whole), LayerCost(*(0.6 * time_s for time_s in whole), tensor_parallel=2))
+        forward_s, input_s, weight_s, step_s = draw(st.tuples(seconds, seconds, seconds, sizes))
+        costs = tuple(
+            LayerCost(share * forward_s, share * input_s, share * weight_s, share * step_s, tensor_parallel=degree)
+            for degree, share in ((1, 1.0), (2, 0.6))
+        )
         own = draw(sizes) * GB
         layers.append(
             Layer(
@@ -63,7 +66,7 @@ def enumerated(search: ShapeSearch) -> dict[int, PricedShape]:
 
 def question_of(forms: list[CostedForm], shards: bool = True, placed: bool = False) -> BestQuestion:
     """Two nodes of two GPUs, eight samples."""
-    ways = (Way(), Way("zero-bubble"), *((Way("1f1b", "v", 2),) if placed else ()))
+    ways = (ShapeWay(), ShapeWay("zero-bubble"), *((ShapeWay("1f1b", "v", 2),) if placed else ()))
     return BestQuestion(forms, 2, 2, 8, ways, None, shards)
 
 
@@ -99,7 +102,7 @@ def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool) -> None:
         shape = one.shape
         bound_s = search._bound_s(number, shape)
         assert bound_s is not None and bound_s <= one.iteration_time_s
-        template = template_of(form.trained(shape.shards), shape.asked(Way()))
+        template = template_of(form.trained(shape.shards), shape.asked(ShapeWay()))
         in_order = one.way.schedule == "1f1b"
         assert least_of_cut(template, shape.microbatches, in_order=in_order) <= one.iteration_time_s
         totals = FormTotals(form, shape.tensor_parallel)

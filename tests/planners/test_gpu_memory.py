@@ -30,7 +30,7 @@ def _layers(draw: st.DrawFn) -> Layer:
 
 @given(st.lists(_layers(), min_size=3, max_size=6), st.sampled_from([1, 2]), st.integers(1, 8))
 def test_parts_add_up_to_what_the_profile_says(layers: list[Layer], degree: int, shards: int) -> None:
-    """Parameters, sums of gradients and the optimizer's state are all that layers hold; shards divide the latter only."""
+    """Parameters, sums of gradients and the optimizer's state are what layers hold; shards divide the latter only."""
     profile, held = Profile(tuple(layers)), [(0, 2)]
     whole = gpu_memory(profile, held, 5.0, [3], degree=degree)
     shared = gpu_memory(profile, held, 5.0, [3], degree=degree, shards=shards)
@@ -46,10 +46,10 @@ def test_parts_add_up_to_what_the_profile_says(layers: list[Layer], degree: int,
 
 @given(st.integers(1, 5), st.integers(1, 6))
 def test_a_plans_workers_hold_what_is_in_flight(pp: int, microbatches: int) -> None:
-    """In 1F1B stage i keeps what it sent for as many micro-batches as are behind it, and the first worker holds most."""
+    """In 1F1B a stage keeps what it sent of as many micro-batches as are behind it, and the first one holds most."""
     layer = Layer((COST,), parameter_bytes=8.0, state_bytes=56.0, activation_bytes=10.0, output_bytes=4.0)
     profile = Profile((layer,) * pp)
-    plan = plan_pipeline(profile, "1f1b", Shape(pp, 1, microbatches))
+    plan = plan_pipeline(profile, Shape(pp, 1, microbatches), "1f1b")
     found = [one for one in memory_of(profile, plan) if one is not None]
     in_flight = [min(pp - i, microbatches) for i in range(pp)]
     assert [one.activations_bytes for one in found] == [10.0 * count for count in in_flight]
@@ -58,7 +58,7 @@ def test_a_plans_workers_hold_what_is_in_flight(pp: int, microbatches: int) -> N
 
 
 def test_fp32_sums_send_more_and_whole_activations_are_not_divided() -> None:
-    """Gradients of 4 bytes beside parameters of 2 take 3 / 2 of the time; what each rank has whole stays at any degree."""
+    """Gradients of 4 bytes beside parameters of 2 take 3 / 2 of the time; what each rank has whole is not divided."""
     network = Network(None, Connection(0.0, 1.0), NodeNetwork(8, 8.0, "peers"))
     costs = (COST, LayerCost(0.5, 0.5, 0.5, tensor_parallel=2))
     usual = Layer(costs, parameter_bytes=8.0, state_bytes=64.0, activation_bytes=10.0)
