@@ -316,7 +316,10 @@ def _exchanges(
 ) -> Iterator[Instruction]:
     """A worker's operations and what it receives and sends for them; it does neither to itself."""
     stages, only = plan.template_of(worker.pipeline).stages, plan.seats_of(worker)[0]
-    pairs, ahead = worker.pairs(), None
+    pairs = worker.pairs()
+    ahead: tuple[list[Receive], Compute, list[Send]] | None = (
+        None  # the forward of a pair, with what goes before and after
+    )
     for place, operation in enumerate(worker.operations()):
         kind, pipeline, microbatch, named = operation
         stage, layers = (only, None) if named is None else (named, stages[named].layers)
@@ -324,7 +327,8 @@ def _exchanges(
         exchanges = kind != "W"
         source = executor.get((pipeline, microbatch, before)) if exchanges else None
         target = executor.get((pipeline, microbatch, after)) if exchanges else None
-        received, sent = [], []
+        received: list[Receive] = []
+        sent: list[Send] = []
         if source is not None and source is not worker:
             received.append(Receive(_message(operation, min(stage, before)), rank[source.name]))
         if target is not None and target is not worker:

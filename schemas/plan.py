@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,7 +13,7 @@ from annotated_types import MinLen
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Overlap, Ratio, Seconds
-from .orders import Operation, check_order_text, pairs_in, parse_order
+from .orders import Operation, check_order_text, flattened, pairs_in, parse_order
 from .quantities import print_percent
 
 Proof = Literal["optimal", "bound", "none"]
@@ -460,6 +460,17 @@ class Plan(Displayed):
                     where=f"{where}/stages",
                     fix="all templates cut the same model: let their last stages end at the same layer",
                 )
+
+
+def without_pairs(plan: Plan) -> Plan:
+    """A plan's orders with what runs side by side one after the other, without a prediction; itself if nothing may."""
+    if not plan.may_pair:
+        return plan
+    templates = tuple(replace(template, overlap=None) for template in plan.templates)
+    workers = (
+        worker if worker.order is None else replace(worker, order=flattened(worker.order)) for worker in plan.workers
+    )
+    return replace(plan, templates=templates, workers=tuple(workers), prediction=None)
 
 
 def merged_ranges(layers: Iterable[Layers]) -> tuple[Layers, ...]:
