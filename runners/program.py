@@ -322,6 +322,7 @@ def _exchanges(
     """A worker's operations and what it receives and sends for them; it does neither to itself."""
     stages, only = plan.template_of(worker.pipeline).stages, plan.seats_of(worker)[0]
     pairs = worker.pairs()
+    # The forward of a pair, with what goes before and after.
     ahead: tuple[list[Receive], Compute, list[Send]] | None = None
     for place, operation in enumerate(worker.operations()):
         kind, pipeline, microbatch, named = operation
