@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .problem import PlacedProblem, SeatOrders
 
 # How many moves are tried, a quarter of a second; and the most operations for which these are of any use.
-MOVES = 10_000
+MOVES = 20_000
 MOVED_OPERATIONS = 400
 # Cooling, relative to the objective; and how far an operation moves.
 HOTTEST, COLDEST = 1e-3, 1e-4

@@ -37,7 +37,7 @@ RULES_OPERATIONS = 10_000_000
 HURRIED_OPERATIONS = 600_000
 ANNEALED_OPERATIONS = 12_000_000
 # By what factor the best must lie above the bound for entries to be chosen one by one, and for single moves.
-WIDE_GAP, SMALL_GAP = 1.03, 1.01
+WIDE_GAP = 1.01
 # From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
 ANNEALING_RUNS = 6000
@@ -191,7 +191,7 @@ def _anneal_from(
 
 def _try_moves(problem: PlacedProblem, best: PlacedSolution, seed: int) -> PlacedSolution:
     """The best orders that moves of single operations lead to, where a gap is left that is worth it."""
-    if best.value_s <= best.bound_s * SMALL_GAP:
+    if best.value_s <= best.bound_s * WIDE_GAP:
         return best
     orders = with_moves(problem, best.orders, best.bound_s, random.Random(seed))
     return _better(best, SeatScheduler(problem).value_s(orders), orders, "moves")
