@@ -109,6 +109,7 @@ def profile_measured(
     at_once: int | None = None,
     repeats: int | None = None,
     threads: int = 1,
+    overlap: bool = False,
     seed: int = 0,
     tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> "Profile":
@@ -128,6 +129,7 @@ def profile_measured(
         at_once: processes that measure together; None: one a GPU. One alone is this process.
         repeats: timed rounds; None: 8 s of them.
         threads: torch threads on a CPU.
+        overlap: also measure what F and B of two micro-batches take side by side on the device.
         seed: of all randomness.
         tell: hears how many rounds are done, and of how many.
 
@@ -147,7 +149,9 @@ def profile_measured(
     from .training import load_to_measure
 
     form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
-    asked = Measuring(model, microbatch_size, sequence_length, form, tuple(tp), repeats, threads, seed, at_once)
+    asked = Measuring(
+        model, microbatch_size, sequence_length, form, tuple(tp), repeats, threads, seed, at_once, overlap
+    )
     return measure(asked, TorchStage, tell, load_to_measure if is_script else load)
 
 

@@ -25,6 +25,7 @@ from .options import (
     parse_slow_places,
     present,
 )
+from .plan_best import best
 from .plan_oobleck import oobleck, reconfigure, templates
 from .plan_slipstream import slipstream
 
@@ -325,6 +326,9 @@ def pipeline(
     profile: ProfileFile,
     shape: PlacedOptions,
     schedule: Annotated[Schedule, typer.Option("--schedule", help="The order of operations.")] = "1f1b",
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Forwards and backwards side by side where it pays (profile's overlap).")
+    ] = False,
     output: PlanOutput = "-",
     *,
     common: Common,
@@ -342,7 +346,7 @@ def pipeline(
     given = shape.given()
     read = read_document(profile, Profile)
     with shape.planning():
-        made = plan_pipeline(read, **given, schedule=schedule)
+        made = plan_pipeline(read, **given, schedule=schedule, overlap=overlap)
     present(made, output, common, comparison(made))
 
 
@@ -380,6 +384,7 @@ def adaptra(
     present(made, output, common, [*comparison(made), *lines], effort.require_optimal)
 
 
+app.command("best")(best)
 app.command("slipstream")(slipstream)
 app.command("joint")(joint)
 app.command("batch")(batch)

@@ -39,7 +39,10 @@ def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
         InvalidInputError: a link or limit that the shape does not have, or a schedule that is not for its placement.
     """
     planner = Planner("pipeline", __version__, {"schedule": schedule, **shape_options(profile, shape)})
-    if shape.columns is None:
+    if shape.overlap and schedule == "gpipe":
+        what = "GPipe runs all forwards before the first backward, so none are side by side"
+        raise InvalidInputError(what, where="--overlap", fix="take 1f1b or zero-bubble, or leave it out")
+    if shape.columns is None and not shape.overlap:
         return with_prediction(scheduled(plan_without_orders(profile, shape, planner), schedule))
     if schedule == "gpipe":
         raise InvalidInputError(
@@ -103,7 +106,7 @@ def plan_from_orders(
     if problems:
         fix = "correct the orders; worker k/i runs that of column i, and operations are counted from 0"
         raise InvalidInputError(in_brief(problems), where=source, fix=fix)
-    return with_prediction(plan, bound_of(plan) if plan.is_placed else 0.0)
+    return with_prediction(plan, bound_of(plan) if plan.is_placed or plan.may_pair else 0.0)
 
 
 def _with_order(worker: Worker, order: Sequence[Operation]) -> Worker:

@@ -14,7 +14,8 @@ difference.
 
 Where the noise is over TOO_NOISY, that nothing differs says nothing: a change of a quarter would not show.
 
-A network has no spread in a profile: its numbers differ where one is more than 1 + NETWORK times the other.
+A network has no spread in a profile: its numbers differ where one is more than 1 + NETWORK times the other. What pairs
+are worth (`overlap`) has none either, and differs where it does by more than FLOOR.
 """
 
 import math
@@ -261,10 +262,16 @@ def _given(a: Profile, b: Profile) -> Iterator[Fact]:
     """What profiles say beside their layers."""
     for name in _GIVEN:
         yield from _differences((name,), to_tree(getattr(a, name), name), to_tree(getattr(b, name), name))
+    yield from (fact for fact in _differences(("overlap",), a.overlap, b.overlap) if not _is_alike(fact, FLOOR))
     for fact in _differences(("network",), to_tree(a.network), to_tree(b.network)):
-        numbers = [value for value in (fact.before, fact.after) if isinstance(value, int | float) and value > 0]
-        if not (len(numbers) == 2 and max(numbers) <= min(numbers) * (1 + NETWORK)):
+        if not _is_alike(fact, NETWORK):
             yield fact
+
+
+def _is_alike(fact: Fact, share: float) -> bool:
+    """Whether both are numbers, the larger one by no more than such a share."""
+    numbers = [value for value in (fact.before, fact.after) if isinstance(value, int | float) and value > 0]
+    return len(numbers) == 2 and max(numbers) <= min(numbers) * (1 + share)
 
 
 def _differences(place: tuple[str, ...], before: Any, after: Any) -> Iterator[Fact]:

@@ -1,7 +1,7 @@
 """A model measured on this machine: by this process, or by several at the same time, one a GPU or a few on a CPU."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ class Measuring:
         threads: torch threads on a CPU.
         seed: of all randomness.
         at_once: processes that measure at the same time; None: one a GPU.
+        overlap: whether to measure what F and B take side by side, too.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Measuring:
     threads: int = 1
     seed: int = 0
     at_once: int | None = None
+    overlap: bool = False
 
 
 Load = Callable[[Measuring], Model]  # gives the model on the CPU; other processes import it by its name
@@ -69,6 +71,7 @@ def measure_here(
     """
     from .boundary import measure_boundary, with_boundary
     from .measure import measure_profile, working_threads
+    from .overlap import measure_overlap
 
     where = device(number)
     profile = measure_profile(
@@ -82,6 +85,10 @@ def measure_here(
         intra_node=intra_node,
         progress=tell,
     )
+    if asked.overlap:
+        with working_threads(asked.threads):
+            worth = measure_overlap(model, make_stage, device=where, repeats=asked.repeats, seed=asked.seed)
+        profile = replace(profile, overlap=worth)
     if where.type != "cpu":
         return profile
     with working_threads(asked.threads):

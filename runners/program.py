@@ -8,7 +8,7 @@ takes the one that its own rank has made.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise, takewhile
 from typing import Literal
 
 from ..schemas.orders import Operation
@@ -46,10 +46,22 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """Run a forward and a full backward of two micro-batches side by side.
+
+    Both begin when the messages of both are there, which are received before; what both send stands behind it.
+    """
+
+    forward: Compute
+    backward: Compute
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Send a message to a rank; it arrives delay_s later.
 
-    Where it `is_kept`, it is one that was sent, or came, before this program began; else what was computed last.
+    Where it `is_kept`, it is one that was sent, or came, before this program began; else what was computed last, of a
+    pair the activation of its forward, or the gradient of its backward.
     """
 
     message: Message
@@ -144,7 +156,23 @@ class Step:
     duration_s: float
 
 
-Instruction = Compute | Send | Receive | BeginSum | AllReduce | Step
+Instruction = Compute | Pair | Send | Receive | BeginSum | AllReduce | Step
+
+
+def computed_by(one: Instruction) -> tuple[Compute, ...]:
+    """The operations that an instruction runs: two of a pair, none of most."""
+    match one:
+        case Compute():
+            return (one,)
+        case Pair(forward, backward):
+            return forward, backward
+        case _:
+            return ()
+
+
+def computed_in(instructions: Iterable[Instruction]) -> Iterator[Compute]:
+    """The operations that instructions run, in their order; of a pair the forward first."""
+    return chain.from_iterable(map(computed_by, instructions))
 
 
 @dataclass(frozen=True)
@@ -178,7 +206,7 @@ class Program:
         """
         instructions, total = self.instructions[rank], self.plan.total_layers()
         received = {self.at_boundary(one.message) for one in instructions if isinstance(one, Receive)}
-        computed = (one for one in instructions if isinstance(one, Compute))
+        computed = computed_in(instructions)
         taken = (taken_by(one.operation, self.layers_of(rank, one), total) for one in computed)
         return frozenset(message for message in taken if message is not None and message not in received)
 
@@ -244,9 +272,11 @@ def _with_sums_begun(own: Iterable[Instruction], reduction: AllReduce) -> Iterat
     """A worker's operations and exchanges; the sums that others take part in begin among them, or behind them."""
     instructions = list(own)
     last: dict[Layers | None, int] = {}  # where the gradients of each stage are whole, and have been sent on
-    for place, (one, then) in enumerate(pairwise([*instructions, None])):
-        if isinstance(one, Compute) and one.operation.kind in ("B", "W"):
-            last[one.layers] = place + isinstance(then, Send)
+    for place, one in enumerate(instructions):
+        sent = sum(
+            1 for _ in takewhile(lambda then: isinstance(then, Send), islice(instructions, place + 1, place + 3))
+        )
+        last |= {done.layers: place + sent for done in computed_by(one) if done.operation.kind in ("B", "W")}
     begun: dict[int, list[BeginSum]] = {}
     whole = -1
     for part in reduction.parts:
@@ -291,20 +321,30 @@ def _exchanges(
 ) -> Iterator[Instruction]:
     """A worker's operations and what it receives and sends for them; it does neither to itself."""
     stages, only = plan.template_of(worker.pipeline).stages, plan.seats_of(worker)[0]
-    for operation in worker.operations():
+    pairs, ahead = worker.pairs(), None
+    for place, operation in enumerate(worker.operations()):
         kind, pipeline, microbatch, named = operation
         stage, layers = (only, None) if named is None else (named, stages[named].layers)
         before, after = (stage - 1, stage + 1) if kind == "F" else (stage + 1, stage - 1)
         exchanges = kind != "W"
         source = executor.get((pipeline, microbatch, before)) if exchanges else None
         target = executor.get((pipeline, microbatch, after)) if exchanges else None
+        received, sent = [], []
         if source is not None and source is not worker:
-            yield Receive(_message(operation, min(stage, before)), rank[source.name])
-        yield Compute(operation, layers)
+            received.append(Receive(_message(operation, min(stage, before)), rank[source.name]))
         if target is not None and target is not worker:
             link = min(stage, after)
             delay_s = plan.hop_delay_s(pipeline, link, worker, target)
-            yield Send(_message(operation, link), rank[target.name], delay_s)
+            sent.append(Send(_message(operation, link), rank[target.name], delay_s))
+        own = Compute(operation, layers)
+        if place in pairs:  # goes with the operation behind it
+            ahead = received, own, sent
+        elif ahead is None:
+            yield from (*received, own, *sent)
+        else:
+            needed, forward, then = ahead
+            yield from (*needed, *received, Pair(forward, own), *then, *sent)
+            ahead = None
 
 
 def _message(operation: Operation, link: int) -> Message:

@@ -29,6 +29,7 @@ from .program import (
     GradientBucket,
     Instruction,
     Message,
+    Pair,
     Program,
     RankPair,
     Receive,
@@ -264,7 +265,7 @@ class _Clock:
             machine = self.machines[rank]
             if machine.next < len(machine.instructions):
                 instruction = machine.instructions[machine.next]
-                if not self._is_put_off(rank, isinstance(instruction, Compute), now_s):
+                if not self._is_put_off(rank, isinstance(instruction, Compute | Pair), now_s):
                     self._execute(rank, machine, instruction, now_s)
         blocked = [machine for machine in self.machines if machine.next < len(machine.instructions)]
         if blocked and not self.cuts and not any(math.isinf(until_s) for _, until_s in self.pauses.values()):
@@ -295,6 +296,8 @@ class _Clock:
         match instruction:
             case Compute():
                 self._go_on(rank, self._compute(rank, machine, instruction, now_s))
+            case Pair():
+                self._go_on(rank, self._compute_pair(rank, machine, instruction, now_s))
             case Send():
                 self._go_on(rank, self._send(rank, instruction, now_s))
             case Receive():
@@ -319,8 +322,7 @@ class _Clock:
         stage = machine.stages[name]
         share = share_of(instruction, stage)
         duration_s = seconds_of(instruction, stage, machine.worker)
-        if self.jitter:
-            duration_s *= math.exp(self.jitter * float(self.streams[rank].standard_normal()))
+        duration_s *= self._jittered(rank)
         machine.whole[name] += {"F": share, "I": -share, "B": -share, "W": 0.0}[kind]
         if instruction.accumulates:  # else nothing is left for a W
             machine.stashed[name] += {"F": 0.0, "I": share, "B": 0.0, "W": -share}[kind]
@@ -333,6 +335,27 @@ class _Clock:
         end_s = self._end_s(rank, now_s, duration_s)
         machine.spans.append(Span(machine.worker.name, op, now_s, end_s))
         return end_s
+
+    def _compute_pair(self, rank: int, machine: _Machine, pair: Pair, now_s: float) -> float:
+        """A forward and a backward side by side: both passes have the times of the two together."""
+        forward, backward = pair.forward.operation, pair.backward.operation
+        template = self.plan.template_of(machine.worker.pipeline)
+        stages = (self.plan.virtual_stage(machine.worker, one) for one in (forward, backward))
+        duration_s = template.pair_s(*stages) * (machine.worker.slowdown or 1.0) * self._jittered(rank)
+        machine.whole[forward.stage] += 1.0
+        machine.peak_bytes = max(machine.peak_bytes, machine.held_bytes())
+        machine.whole[backward.stage] -= 1.0
+        machine.busy_s += duration_s
+        end_s = self._end_s(rank, now_s, duration_s)
+        machine.spans += [
+            Span(machine.worker.name, print_operation(one, machine.worker.pipeline), now_s, end_s)
+            for one in (forward, backward)
+        ]
+        return end_s
+
+    def _jittered(self, rank: int) -> float:
+        """The factor on what a worker does next."""
+        return math.exp(self.jitter * float(self.streams[rank].standard_normal())) if self.jitter else 1.0
 
     def _send(self, rank: int, instruction: Send, now_s: float) -> float:
         """Hand a message over; gives when the sender goes on, which dies with it where it sends directly."""

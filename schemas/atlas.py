@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from .degrees import OPTION as DEGREES
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Index, Name, Ratio
 from .plan import Optimizer, Planner, Prediction, Template
@@ -140,10 +141,20 @@ class Atlas:
         """The largest number of failed units that it has a plan for."""
         return len(self.plans) - 1
 
+    @property
+    def has_degrees(self) -> bool:
+        """Whether it has tensor-parallel degrees: readers of earlier format versions would seat a worker on one GPU."""
+        return DEGREES in self.planner.options
+
     @cached_property
     def is_placed(self) -> bool:
         """Whether its plans have a placement; then it is a document of format version 2.0."""
         return self.template.placement is not None
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether its template says what pairs of passes take; then it is a document of format version 3.0."""
+        return self.template.overlap is not None
 
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other."""

@@ -19,7 +19,7 @@ import numpy as np
 from .documents import digest
 from .errors import InvalidInputError
 from .kernels import pays
-from .orders import KINDS, NONE, Columns, parse_columns
+from .orders import KINDS, NONE, Columns, flattened, parse_columns
 from .plan import Layers, Optimizer, Plan, Prediction, Worker
 from .quantities import print_apart, print_bytes, print_number, print_time
 from .sound import OperationTimes, PlanArrays, follow, run_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
 
 FORWARD, INPUT, WEIGHT, FULL = range(4)
 # What an operation adds to the micro-batches that a worker holds whole, and to those of which it holds the stash for W;
@@ -57,9 +58,11 @@ class TimedColumns(ABC):
 
     Attributes:
         counts: operations of each worker, which stand together; array of workers.
+        is_paired: whether each begins and ends with the one behind it, which has no duration of its own; None: none do.
     """
 
     counts: Ints
+    is_paired: Flags | None = None
 
     @cached_property
     def first(self) -> Ints:
@@ -126,11 +129,12 @@ class _OrderColumns(TimedColumns):
     pipeline: Ints
     microbatch: Ints
     stage: Ints
+    is_paired: Flags | None = None
 
     @property
     def columns(self) -> Columns:
         """The same without the plan."""
-        return Columns(self.counts, self.kind, self.pipeline, self.microbatch, self.stage)
+        return Columns(self.counts, self.kind, self.pipeline, self.microbatch, self.stage, self.is_paired)
 
     @cached_property
     def seats(self) -> list[tuple[int, int]]:
@@ -156,8 +160,16 @@ class _OrderColumns(TimedColumns):
 
     @cached_property
     def duration_s(self) -> Floats:
-        """Each operation's duration in s; array of n."""
-        return self.durations_s.ravel().take(self.seat * len(KINDS) + self.kind)
+        """Each operation's duration in s; array of n. The forward of a pair has that of both, the backward none."""
+        alone_s = self.durations_s.ravel().take(self.seat * len(KINDS) + self.kind)
+        if self.is_paired is None:
+            return alone_s
+        forward = np.flatnonzero(self.is_paired)
+        own = [self.plan.template_of(worker.pipeline).overlap or 1.0 for worker in self.plan.workers]
+        f_s, b_s = alone_s[forward], alone_s[forward + 1]
+        together_s = np.array(own)[self.worker[forward]] * (f_s + b_s)
+        alone_s[forward], alone_s[forward + 1] = np.maximum(np.maximum(f_s, b_s), together_s), 0.0
+        return alone_s
 
     @cached_property
     def durations_s(self) -> Floats:
@@ -301,7 +313,7 @@ def _tabulate(plan: Plan) -> _OrderColumns:
 def _run(cells: _Cells) -> OperationTimes | None:
     """What the orders of a large plan take, if they are sound; none of one with a placement."""
     table, plan = cells.table, cells.table.plan
-    if plan.is_placed or not pays(follow, len(table.kind), NUMPY_OPERATIONS):
+    if plan.is_placed or table.is_paired is not None or not pays(follow, len(table.kind), NUMPY_OPERATIONS):
         return None
     stages = [plan.stage_of(worker) for worker in plan.workers]
     home, stage = np.array([worker.place for worker in plan.workers]).T
@@ -440,17 +452,25 @@ def propagate(table: TimedColumns, source: Ints, delay_s: Floats) -> RowTimes | 
     """
     start_s, end_s = np.zeros(len(source)), np.full(len(source) + 1, np.nan)  # NaN: not known yet
     end_s[NONE] = 0.0  # stands behind the last row: who waits for no message could start at 0
+    paired = table.is_paired
     row, stop = table.first[table.busy], (table.first + table.counts)[table.busy]
     free_s = np.zeros(len(row))
     while row.size:
         arrival_s = end_s.take(source.take(row)) + delay_s.take(row)
+        if paired is not None:
+            other = row + paired.take(row)
+            arrival_s = np.maximum(arrival_s, end_s.take(source.take(other)) + delay_s.take(other))
         ready = np.flatnonzero(~np.isnan(arrival_s))
         if not ready.size:
-            return _deadlock(table, row, source)
+            waits = row if paired is None else np.where(np.isnan(end_s.take(source.take(row))), row, other)
+            return _deadlock(table, waits, source)
         now = row.take(ready)
         from_s = np.maximum(free_s.take(ready), arrival_s.take(ready))
         until_s = from_s + table.duration_s.take(now)
         start_s[now], end_s[now], free_s[ready] = from_s, until_s, until_s
+        if paired is not None:
+            now = now + paired.take(now)
+            start_s[now], end_s[now] = from_s, until_s
         row[ready] = now + 1
         left = row < stop
         if not left.all():
@@ -678,8 +698,10 @@ def _check_iteration(plan: Plan, timeline: Timeline, iteration: int) -> list[Vio
     end: list[float] = []
     for worker in plan.workers:
         found = sorted(spans[worker.name], key=lambda item: (item[1].start_s, item[1].end_s))
+        for place in worker.pairs():  # which of the two begins first means nothing
+            found[place : place + 2] = sorted(found[place : place + 2], key=lambda item: "B" in item[1].op)
         done = " ".join(span.op for _, span in found)
-        if done != (worker.order or ""):
+        if done != flattened(worker.order or ""):
             return [Violation("/spans", f"iteration {iteration}: worker {worker.name} ran {done!r}, not its order")]
         start += (span.start_s for _, span in found)
         end += (span.end_s for _, span in found)
@@ -697,6 +719,11 @@ def _check_times(plan: Plan, timeline: Timeline, iteration: int, start: Floats, 
     before = rows - 1
     before[table.first[table.busy]] = NONE
     slack = ROUNDING * max(float(end.max(initial=0.0)), 1e-3)
+    if table.is_paired is not None:  # a backward comes after what is ahead of the pair; what follows, after both
+        forward = np.flatnonzero(table.is_paired)
+        before[forward + 1] = before[forward]
+        end = end.copy()
+        end[forward] = end[forward + 1] = np.maximum(end[forward], end[forward + 1])
     late = (before != NONE) & (start < end[before] - slack)
     early = (source != NONE) & (start < end[source] + delay - slack)
     overlaps = [

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 from importlib.resources import files
 from pathlib import Path
 
-# Documents that have a placement (plan.py) are of version 2.0: readers of 1.x would take them for plain ones. All
-# others stay 1.0, to the byte.
-PLAIN_MAJOR, PLACED_MAJOR, FORMAT_MINOR = 1, 2, 0
+# Documents that have a placement (plan.py) are of version 2.0: readers of 1.x would take them for plain ones. Those
+# that say what pairs of passes take, or at which tensor-parallel degrees they were asked for, are of version 3.0:
+# readers of before do not know how long their orders last, or on how many GPUs. All others stay 1.0, to the byte.
+PLAIN_MAJOR, PLACED_MAJOR, NEWEST_MAJOR, FORMAT_MINOR = 1, 2, 3, 0
+# By which properties of a document one of the newest version is known, and what it has then.
+NEWEST = {"may_pair": "pairs of passes", "has_degrees": "tensor-parallel degrees"}
 PLAIN_VERSION = f"{PLAIN_MAJOR}.{FORMAT_MINOR}"
 # Beside seconds, the numbers without a unit that may be fractions.
-FLOATS = frozenset({"bubble_ratio", "factor", "gap", "slowdown", "weight_wait"})
+FLOATS = frozenset({"bubble_ratio", "factor", "gap", "overlap", "slowdown", "weight_wait"})
 
 NOT_OURS = "give a file that rtk has written, or correct the place"
 
@@ -72,8 +75,9 @@ def read_document(path: str, kind: type[D]) -> D:
 def parse_document(data: bytes, kind: type[D], source: str) -> D:
     """Validate the bytes of one document; `source` names them in errors.
 
-    A file of format version 1.0 or 2.0 may hold only keys that are known; one of a later 1.x or 2.x may hold others,
-    which are ignored with a warning; another major version is refused, and a placement in 1.x.
+    A file of format version 1.0, 2.0 or 3.0 may hold only keys that are known; one of a later 1.x, 2.x or 3.x may hold
+    others, which are ignored with a warning; another major version is refused, a placement in 1.x, and what pairs take
+    or tensor-parallel degrees in 1.x and 2.x.
     """
     return _document_of(_parse_json(data, source), kind, source)
 
@@ -90,9 +94,9 @@ def _document_of(tree: Any, kind: type[D], source: str) -> D:
         raise InvalidInputError(
             f"the format version {version!r} is not of the form major.minor", where=f"{source}, /format_version"
         )
-    if int(numbers[1]) not in (PLAIN_MAJOR, PLACED_MAJOR):
+    if not PLAIN_MAJOR <= int(numbers[1]) <= NEWEST_MAJOR:
         raise InvalidInputError(
-            f"format version {version} is not known here, only {PLAIN_MAJOR}.x and {PLACED_MAJOR}.x",
+            f"format version {version} is not known here, only {PLAIN_MAJOR}.x to {NEWEST_MAJOR}.x",
             where=f"{source}, /format_version",
             fix="use the rtk that wrote the file, or write it again with this one",
         )
@@ -100,11 +104,12 @@ def _document_of(tree: Any, kind: type[D], source: str) -> D:
     body = {key: value for key, value in tree.items() if key not in ("format", "format_version")}
     document: D = _validate(body, kind, source, tolerate_unknown=minor > FORMAT_MINOR)
     try:
-        if int(numbers[1]) == PLAIN_MAJOR and _is_placed(document):
+        if int(numbers[1]) < _major_of(document):
+            has = _newest_of(document) or "a placement"
             raise InvalidInputError(
-                f"the document has a placement, which format version {version} does not know",
+                f"the document has {has}, which format version {version} does not know",
                 where="/format_version",
-                fix=f"write {version_of(document)}, if the placement is meant",
+                fix=f"write {version_of(document)}, if that is meant",
             )
         document.validate()
     except InvalidInputError as error:
@@ -149,12 +154,19 @@ def canonical(document: Document) -> bytes:
 
 def version_of(document: Document) -> str:
     """The lowest format version that can say a document."""
-    return f"{PLACED_MAJOR}.{FORMAT_MINOR}" if _is_placed(document) else PLAIN_VERSION
+    return f"{_major_of(document)}.{FORMAT_MINOR}"
 
 
-def _is_placed(document: Document) -> bool:
-    """Whether a document has a placement, or operations that are written as with one; most kinds never have."""
-    return bool(getattr(document, "is_placed", False))
+def _major_of(document: Document) -> int:
+    """By what a document has; most kinds never have a placement, or operations that are written as with one."""
+    if _newest_of(document):
+        return NEWEST_MAJOR
+    return PLACED_MAJOR if getattr(document, "is_placed", False) else PLAIN_MAJOR
+
+
+def _newest_of(document: Document) -> str | None:
+    """What a document has that only the newest version knows; None: nothing."""
+    return next((has for name, has in NEWEST.items() if getattr(document, name, False)), None)
 
 
 def canonical_json(tree: Any) -> bytes:
@@ -363,7 +375,9 @@ def document_kinds() -> "dict[str, type[Document]]":
 def schema_of(kind: "type[Document]") -> dict[str, Any]:
     """The JSON Schema of a document's class, with its format and version."""
     tree = type_adapter(kind).json_schema()
-    majors = f"[{PLAIN_MAJOR}{PLACED_MAJOR}]" if hasattr(kind, "is_placed") else f"{PLAIN_MAJOR}"
+    known = {PLACED_MAJOR: ("is_placed",), NEWEST_MAJOR: tuple(NEWEST)}
+    later = "".join(str(major) for major, says in known.items() if any(hasattr(kind, name) for name in says))
+    majors = f"[{PLAIN_MAJOR}{later}]" if later else f"{PLAIN_MAJOR}"
     header = {
         "format": {"const": kind.FORMAT},
         "format_version": {"type": "string", "pattern": f"^{majors}\\.[0-9]+$"},

@@ -6,7 +6,7 @@ up and multiplied without an overflow, and be counted through in some seconds.
 
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 # `Lt` also refuses NaN and infinity: no comparison with NaN holds. 1e15 s are thirty million years, and 1e24 bytes more
 # than all data there are: both can be added up and multiplied.
@@ -16,6 +16,8 @@ Bytes = Annotated[float, Ge(0), Lt(LARGEST_BYTES)]
 BytesPerSecond = Annotated[float, Ge(1e-3), Lt(LARGEST_BYTES)]
 Ratio = Annotated[float, Gt(-1e15), Lt(1e15)]
 Factor = Annotated[float, Gt(0), Lt(1e9)]
+# The time of two passes side by side over that of one after the other: neither is quicker beside the other than alone.
+Overlap = Annotated[float, Gt(0.5), Le(1)]
 Count = Annotated[int, Ge(1), Lt(10**9)]
 Index = Annotated[int, Ge(0), Lt(10**9)]
 Name = Annotated[str, MinLen(1)]

@@ -2,13 +2,15 @@
 
 Torch's letters: F forward, I backward-input, W backward-weight, B full backward (I and W fused). The papers write B
 for what is I here. `F3` is the micro-batch 3 of the worker's own pipeline, `F1.3` that of pipeline 1. Where a worker
-holds several virtual stages, and only there, the stage stands in front: `5F1.3`, as in torch's own schedules.
+holds several virtual stages, and only there, the stage stands in front: `5F1.3`, as in torch's own schedules. A forward
+and a full backward of two micro-batches that run side by side are a pair, `(5F7;2B3)`: two operations that follow each
+other in all that does not ask for times.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from .errors import InvalidInputError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
 Kind = Literal["F", "I", "W", "B"]
 Token = tuple[Kind, int]  # kind and micro-batch, in an order that knows only its own pipeline
@@ -45,7 +48,9 @@ _DIGITS = r"(?:0|[1-9][0-9]{0,8}+)"
 _OPERATION = rf"[FIWB]{_DIGITS}(?:\.{_DIGITS})?+"
 _ORDER = re.compile(rf"(?:{_OPERATION}(?: {_OPERATION})*+)?+")
 _PLACED_ORDER = re.compile(rf"(?:{_DIGITS}{_OPERATION}(?: {_DIGITS}{_OPERATION})*+)?+")
-_STAGES = re.compile(r"(?:^| )([0-9]+)")
+_STAGES = re.compile(r"(?:^|[ (;])([0-9]+)")
+_PAIR = re.compile(r"\(([^ ();]*);([^ ();]*)\)")
+_FLAT = str.maketrans(";", " ", "()")
 
 
 class Operation(NamedTuple):
@@ -95,6 +100,19 @@ def parse_order(text: str, pipeline: int, seats: Sequence[int] | None = ()) -> t
     )
 
 
+def flattened(text: str) -> str:
+    """An order without its pairs: the operations of each one after the other."""
+    return text.translate(_FLAT) if "(" in text else text
+
+
+def pairs_in(text: str) -> frozenset[int]:
+    """The places of the forwards that an order runs side by side with the backward behind them, counted from 0."""
+    if "(" not in text:
+        return frozenset()
+    tokens = text.replace(";", " ").split(" ")
+    return frozenset(place for place, token in enumerate(tokens) if token.startswith("("))
+
+
 def check_order_text(text: str, seats: Sequence[int] = ()) -> None:
     """Raise InvalidInputError, with the token's place, unless `text` is an order.
 
@@ -103,6 +121,8 @@ def check_order_text(text: str, seats: Sequence[int] = ()) -> None:
         seats: the virtual stages that the worker holds; which of them it is must stand in each token if, and only if,
             they are several.
     """
+    if "(" in text or ")" in text or ";" in text:
+        text = _without_pairs(text)
     several = len(seats) > 1
     known = not several or {int(stage) for stage in _STAGES.findall(text)} <= set(seats)
     if known and (_PLACED_ORDER if several else _ORDER).fullmatch(text):
@@ -114,13 +134,26 @@ def check_order_text(text: str, seats: Sequence[int] = ()) -> None:
             raise InvalidInputError(f"{what} (operation {place}, counted from 0)", fix=fix)
 
 
+def _without_pairs(text: str) -> str:
+    """An order whose pairs are written as they must be, flattened; raises InvalidInputError, with the place, else."""
+    place = 0
+    for token in text.split(" "):
+        pair = _PAIR.fullmatch(token)
+        if pair is not None and not ("F" in pair[1] and "B" in pair[2]):
+            what = f"{token!r} is no pair of a forward and a full backward (operation {place}, counted from 0)"
+            raise InvalidInputError(what, fix="write the forward first: (5F7;2B3), or (F7;B3)")
+        if pair is None and {*token} & {*"(;)"}:
+            what = f"{token!r} is not an operation (operation {place}, counted from 0)"
+            raise InvalidInputError(what, fix="write a pair as (5F7;2B3), or (F7;B3), without spaces")
+        place += 1 if pair is None else 2
+    return flattened(text)
+
+
 def _problem_of(token: str, seats: Sequence[int]) -> tuple[str, str] | None:
     """What is wrong with a token, and what to do."""
     match = _TOKEN.fullmatch(token)
     if match is None:
         what = f"{token!r} is not an operation" if token else "a space too many stands in the order"
-        if "(" in token or ";" in token or ")" in token:
-            return what, "write pairs one after the other, such as 5F7 2B3; rtk import does so"
         return what, "write F, I, W or B and a micro-batch, separated by one space: F3, or F1.3 of pipeline 1"
     if len(seats) < 2:
         if match[1] is None:
@@ -144,6 +177,7 @@ class Columns(NamedTuple):
         kind: each operation's place in `KINDS`; array of operations, as are the next.
         pipeline, microbatch: the micro-batch that each works on.
         stage: the virtual stage that each is of.
+        is_paired: whether each is a forward that runs side by side with the operation behind it; None: none does.
     """
 
     counts: Ints
@@ -151,6 +185,7 @@ class Columns(NamedTuple):
     pipeline: Ints
     microbatch: Ints
     stage: Ints
+    is_paired: Flags | None = None
 
 
 def parse_columns(texts: Sequence[str], pipelines: Sequence[int], seats: Sequence[Sequence[int]]) -> Columns:
@@ -167,6 +202,8 @@ def parse_columns(texts: Sequence[str], pipelines: Sequence[int], seats: Sequenc
     import numpy as np  # late: most readers of a plan need none of it
 
     stages, several = np.array([held[0] for held in seats], dtype=np.int64), any(len(held) > 1 for held in seats)
+    if any("(" in text for text in texts):
+        return _with_pairs(texts, pipelines, seats)
     if not several and pays(read_orders, sum(map(len, texts)), NUMPY_CHARACTERS):
         return _read(texts, pipelines, stages)
     for text, held in zip(texts, seats, strict=True):
@@ -187,6 +224,20 @@ def parse_columns(texts: Sequence[str], pipelines: Sequence[int], seats: Sequenc
     stage, named = np.repeat(stages, counts), np.flatnonzero(letters > spaces + 1)
     stage[named] = _numbers(buffer, spaces[named] + 1, letters[named])
     return Columns(counts, kind, pipeline, microbatch, stage)
+
+
+def _with_pairs(texts: Sequence[str], pipelines: Sequence[int], seats: Sequence[Sequence[int]]) -> Columns:
+    """The same of orders of which some have pairs."""
+    import numpy as np
+
+    for text, held in zip(texts, seats, strict=True):
+        check_order_text(text, held)
+    columns = parse_columns(list(map(flattened, texts)), pipelines, seats)
+    first = np.cumsum(columns.counts) - columns.counts
+    is_paired = np.zeros(len(columns.kind), dtype=bool)
+    for row, text in zip(first.tolist(), texts, strict=True):
+        is_paired[[row + place for place in pairs_in(text)]] = True
+    return columns._replace(is_paired=is_paired)
 
 
 def _read(texts: Sequence[str], pipelines: Sequence[int], stages: Ints) -> Columns:
@@ -301,6 +352,20 @@ def print_operation(operation: Operation, pipeline: int) -> str:
     return token if stage is None else f"{stage}{token}"
 
 
-def print_order(operations: Iterable[Operation], pipeline: int) -> str:
-    """The text form of an order of a worker in `pipeline`; `parse_order` reads it back."""
-    return " ".join([print_operation(operation, pipeline) for operation in operations])
+def print_order(operations: Iterable[Operation], pipeline: int, pairs: Collection[int] = ()) -> str:
+    """The text form of an order of a worker in `pipeline`; `parse_order` and `pairs_in` read it back.
+
+    Args:
+        operations: of the worker.
+        pipeline: the worker's own.
+        pairs: the places of the forwards that run side by side with the operation behind them.
+    """
+    return joined_tokens([print_operation(operation, pipeline) for operation in operations], pairs)
+
+
+def joined_tokens(tokens: Sequence[str], pairs: Collection[int] = ()) -> str:
+    """An order of tokens; `pairs` as of `print_order`."""
+    if not pairs:
+        return " ".join(tokens)
+    beside = {place: f"({tokens[place]};{tokens[place + 1]})" for place in pairs}
+    return " ".join([beside.get(n, token) for n, token in enumerate(tokens) if n - 1 not in beside])

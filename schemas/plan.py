@@ -3,17 +3,18 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from .degrees import OPTION as DEGREES
 from .display import Displayed
 from .errors import InvalidInputError
-from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Ratio, Seconds
-from .orders import Operation, check_order_text, parse_order
+from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Overlap, Ratio, Seconds
+from .orders import Operation, check_order_text, flattened, pairs_in, parse_order
 from .quantities import print_percent
 
 Proof = Literal["optimal", "bound", "none"]
@@ -81,6 +82,8 @@ class Template:
 
     A placement says which of the stages, then called virtual, each column holds, ascending; without one each column
     holds the stage of its number. Beside a placement limits are those of columns, else they stand at the stages.
+    Where workers may run a forward and a full backward side by side, `overlap` is what such a pair takes over the two
+    passes one after the other.
     """
 
     name: Name
@@ -88,9 +91,18 @@ class Template:
     links: tuple[Link, ...]
     placement: Placement | None = None
     memory_limits_bytes: tuple[Bytes, ...] | None = None
+    overlap: Overlap | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement", "memory_limits_bytes"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement", "memory_limits_bytes", "overlap"})
     __pydantic_config__: ClassVar[Any] = STRICT
+
+    def pair_s(self, forward: int, backward: int) -> float:
+        """Seconds that F of one stage and a full backward of another take side by side, at slowdown 1.
+
+        They begin and end together, so a pair is never shorter than the longer of the two.
+        """
+        forward_s, backward_s = self.stages[forward].duration_s("F"), self.stages[backward].duration_s("B")
+        return max(forward_s, backward_s, (1.0 if self.overlap is None else self.overlap) * (forward_s + backward_s))
 
     @property
     def columns(self) -> Placement:
@@ -163,8 +175,12 @@ class Worker:
         return name_of(self.place)
 
     def operations(self) -> tuple[Operation, ...]:
-        """The order, parsed; none for a failed worker."""
+        """The order, parsed; none for a failed worker. The two of a pair follow each other (`pairs`)."""
         return parse_order(self.order or "", self.pipeline, None)
+
+    def pairs(self) -> frozenset[int]:
+        """The places in `operations` of the forwards that run side by side with the backward behind them."""
+        return pairs_in(self.order or "")
 
 
 def place_of(name: str) -> Place:
@@ -273,6 +289,41 @@ class Plan(Displayed):
         """Whether it has a placement; then it is a document of format version 2.0."""
         return any(template.placement is not None for template in self.templates)
 
+    @property
+    def has_degrees(self) -> bool:
+        """Whether its planner was asked for tensor-parallel degrees; then it is a document of format version 3.0.
+
+        Readers of earlier versions would plan it anew at degree 1.
+        """
+        return DEGREES in self.planner.options
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether a template says what pairs of passes take: then it is a document of format version 3.0."""
+        return any(template.overlap is not None for template in self.templates)
+
+    @cached_property
+    def has_pairs(self) -> bool:
+        """Whether some worker runs a forward and a backward side by side."""
+        return any("(" in (worker.order or "") for worker in self.workers)
+
+    def without_pairs(self) -> "Plan":
+        """It, with the passes of each pair one after the other, and nothing said of what pairs take.
+
+        Its prediction is left out, for its iterations are longer; itself, where no template says what pairs take.
+        """
+        if not self.may_pair:
+            return self
+        return replace(
+            self,
+            templates=tuple(replace(template, overlap=None) for template in self.templates),
+            workers=tuple(
+                replace(worker, order=None if worker.order is None else flattened(worker.order))
+                for worker in self.workers
+            ),
+            prediction=None,
+        )
+
     def seats_of(self, worker: Worker) -> tuple[int, ...]:
         """The virtual stages that a worker holds, ascending."""
         return self.template_of(worker.pipeline).columns[worker.stage]
@@ -301,6 +352,10 @@ class Plan(Displayed):
     def stage_at(self, worker: Worker, operation: Operation) -> Stage:
         """The stage that an operation of a worker is of, which says what it costs."""
         return self.template_of(worker.pipeline).stages[self.virtual_stage(worker, operation)]
+
+    def gpus_of(self, worker: Worker) -> int:
+        """On how many GPUs a worker is: as many as its stages are split over."""
+        return max(stage.tensor_parallel for stage in self.stages_of(worker))
 
     def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
         """The layers that a worker holds: ranges, ascending, with others between them."""
@@ -406,6 +461,12 @@ class Plan(Displayed):
                 check_order_text(worker.order or "", self.seats_of(worker))
             except InvalidInputError as error:
                 raise InvalidInputError(error.what, where=f"/workers/{n}/order", fix=error.fix) from None
+            if "(" in (worker.order or "") and self.template_of(worker.pipeline).overlap is None:
+                raise InvalidInputError(
+                    "the order has pairs, and the template does not say what a pair takes",
+                    where=f"/workers/{n}/order",
+                    fix="give its template an overlap, or write the operations one after the other",
+                )
         peaks = self.prediction.peak_memory_bytes if self.prediction else None
         if peaks is not None and len(peaks) != len(self.workers):
             raise InvalidInputError(

@@ -48,6 +48,13 @@ class StageExecutor(Protocol):
         """B: `backward_input` and `backward_weight` in one."""
         ...
 
+    def side_by_side(self, forward: Callable[[], Any], backward: Callable[[], Any], key: Hashable) -> tuple[Any, Any]:
+        """Run calls of `forward`, of one micro-batch, and `backward`, of the micro-batch `key`, side by side.
+
+        As far as the device can; gives what both return.
+        """
+        ...
+
     def stash_bytes(self, key: Hashable) -> int:
         """Bytes that a micro-batch keeps between its I and its W."""
         ...

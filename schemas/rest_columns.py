@@ -278,7 +278,7 @@ def read_rest(plan: Plan, rest: Rest) -> RestColumns:
     texts = [one.order for one in rest.workers]
     plain = [_SUFFIX.sub("", text) if ":" in text or "~" in text else text for text in texts]
     numbers = list(map(plan.seats_of, live))
-    counts, kind, pipeline, number, stage = parse_columns(plain, [worker.pipeline for worker in live], numbers)
+    counts, kind, pipeline, number, stage, _ = parse_columns(plain, [worker.pipeline for worker in live], numbers)
     held = seats.layers[seats.places(np.repeat(np.arange(len(live)), counts), stage)]
     start, stop = held[:, 0].copy(), held[:, 1].copy()
     accumulates = np.ones(len(kind), dtype=bool)

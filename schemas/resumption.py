@@ -431,10 +431,20 @@ class Resumption(Displayed):
     __pydantic_config__: ClassVar[Any] = STRICT
 
     @property
+    def has_degrees(self) -> bool:
+        """Whether its plan does."""
+        return self.plan.has_degrees
+
+    @property
     def is_placed(self) -> bool:
         """Whether some worker holds, or did, several virtual stages; then it is a document of format version 2.0."""
         told = self.rest.standings
         return self.plan.is_placed or any(one.further or any(stash.layers for stash in one.stashes) for one in told)
+
+    @property
+    def may_pair(self) -> bool:
+        """Whether its plan says what pairs of passes take; then it is a document of format version 3.0."""
+        return self.plan.may_pair
 
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other; what they mean is the checker's to judge."""

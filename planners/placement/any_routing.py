@@ -78,7 +78,9 @@ def _quickest(plan: Plan, home: PlacedProblem) -> SeatChain:
     links = [template.links for template in plan.templates] + [plan.links_of(k) for k in range(len(plan.pipelines))]
     delay_s = np.array([[link.delay_s for link in own] for own in links]).min(axis=0)
     stages = range(home.stages)
-    return SeatChain(tuple(seconds), (split,) * home.stages, tuple(delay_s.tolist()), tuple(stages))
+    return SeatChain(
+        tuple(seconds), (split,) * home.stages, tuple(delay_s.tolist()), tuple(stages), (1.0,) * home.stages
+    )
 
 
 def _column_bound(

@@ -25,6 +25,13 @@ its own last operation, all-reduce and step included, and leaves out the virtual
   stages and back at least, then its stash for W. In the time from the first start to the last end no more fits than the
   limit times it.
 
+Where F and a full backward may run **side by side**, a pair that takes p of the f + b that its passes take one after
+the other has room for the share p / (f + b) of each, one behind the other: F from its start, the backward up to its
+end. So all of the above holds with operations that much shorter where they take up their worker
+(`PlacedProblem.shares`), and as long as ever on the way of a micro-batch, for in a pair no pass is shorter than alone.
+W is looked at from when its I may start, and follows it at that share, as in the backward of a pair. Turns of two seats
+count operations one by one, so they say nothing there.
+
 `any_routing.py` is about all routings at once.
 """
 
@@ -210,6 +217,16 @@ class _Seat(NamedTuple):
     tails_s: Floats
 
     @property
+    def share(self) -> float:
+        """How much of an operation's time its worker is taken up at least."""
+        return self.part.chain.shares[self.part.stage]
+
+    def head_s(self, kind: int) -> Floats:
+        """Before when operations of a kind cannot take the worker up, in s."""
+        earliest_s: Floats = self.heads_s[BACKWARD if kind == WEIGHT and self.share < 1 else kind]
+        return earliest_s
+
+    @property
     def is_split(self) -> bool:
         """Whether there is a W."""
         return self.part.chain.is_split[self.part.stage]
@@ -222,8 +239,9 @@ class _Seat(NamedTuple):
 
     @property
     def all_seconds(self) -> tuple[float, float, float]:
-        """What F, I and W take."""
-        return self.part.chain.seconds[self.part.stage]
+        """How long F, I and W take the worker up."""
+        f_s, b_s, w_s = self.part.chain.seconds[self.part.stage]
+        return f_s * self.share, b_s * self.share, w_s * self.share
 
     @property
     def seconds(self) -> tuple[float, float, float]:
@@ -260,7 +278,7 @@ class _View:
     def queues(self) -> list[Queue]:
         """Its operations as a one-machine problem, without those that need not end."""
         return [
-            Queue(seat.heads_s[kind], seat.seconds[kind], seat.tails_s[kind])
+            Queue(seat.head_s(kind), seat.seconds[kind], seat.tails_s[kind])
             for seat in self._seats
             for kind in range(KINDS)
             if seat.must_end[kind]
@@ -353,8 +371,8 @@ class _View:
 
     def _turns_of_two(self, x: _Seat, y: _Seat, kept_bytes: float) -> Iterator[tuple[float, float, float]]:
         """From F to F at y, the later of two seats, n micro-batches on at a time; each chunk holds so much until W."""
-        if not kept_bytes:
-            return
+        if not kept_bytes or min(x.share, y.share) < 1:
+            return  # what is counted here one after the other may run side by side
         chunks = floor(self._limit_bytes / kept_bytes * (1 + ROUNDING))
         apart, jobs = max(1, (chunks + 1) // 2), x.part.jobs
         (x_f, x_i, x_w), (y_f, y_i, y_w) = x.all_seconds, y.all_seconds

@@ -21,6 +21,10 @@ run when nothing else can, and what waits for a known time waits no longer. So a
 feasible.
 
 The weaker rule that F of a worker's first seat leaves room for its own later seats locks up where there are three.
+
+Where a worker may run F and a full backward B side by side (`overlap`), it takes what goes first and beside it what
+goes first of the other kind, if that is there, or soon is. In an order the F of such a pair stands as `~code`, and its
+B behind it. F is admitted while what B gives back is still held, so the proof stands.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ class SeatCosts(NamedTuple):
         first_job, jobs: the jobs that are routed to each worker, in rank order, and where they begin and end.
         first_queued: where each queue stands, and their end.
         start: where each worker's order stands, and their end.
+        overlap: what F and B take side by side over the two one after the other; 1: nothing is gained.
     """
 
     stages: int
@@ -70,6 +75,7 @@ class SeatCosts(NamedTuple):
     jobs: Ints
     first_queued: Ints
     start: Ints
+    overlap: float
 
 
 class SeatState(NamedTuple):
@@ -118,11 +124,14 @@ class SeatKeys(NamedTuple):
         key_s: of each operation.
         release_s: of each job, when it may enter; the oldest may always.
         wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
+        beside: F and B are run side by side, and wait for each other within this fraction of their duration; negative:
+            one after the other.
     """
 
     key_s: Floats
     release_s: Floats
     wait: float
+    beside: float
 
 
 @kernel
@@ -235,6 +244,69 @@ def urgent_s(work: SeatCosts, space: SeatState, keys: SeatKeys, worker: int, num
 
 
 @kernel
+def pair_s(work: SeatCosts, one_s: float, other_s: float) -> float:
+    """What two passes take side by side: no less than the longer one."""
+    return max(one_s, other_s, work.overlap * (one_s + other_s))
+
+
+@kernel
+def pass_s(work: SeatCosts, worker: int, number: int) -> float:
+    """What the first of a queue takes as one of a pair, in s."""
+    stage, kind = work.stage_of[number // 3], number % 3
+    return work.duration_s[4 * (worker * work.stages + stage) + (B if kind == I else kind)]
+
+
+@kernel
+def partner(work: SeatCosts, space: SeatState, keys: SeatKeys, worker: int, number: int, now_s: float) -> int:
+    """The queue whose first job may run beside the first of another one; NONE."""
+    kind = number % 3
+    cell = space.queue[space.queue_from[number]] * work.stages + work.stage_of[number // 3]
+    if kind == W or (kind == I and work.split[cell] == 1):
+        return NONE
+    chosen = NONE
+    least_s = INFINITY
+    for seat in range(work.first_seat[worker], work.first_seat[worker + 1]):
+        stage, other = work.stage_of[seat], 3 * seat + (I if kind == F else F)
+        if space.queue_from[other] == space.queue_to[other]:
+            continue
+        job = space.queue[space.queue_from[other]]
+        key_s = keys.key_s[3 * (job * work.stages + stage) + other % 3]
+        if key_s >= least_s:
+            continue
+        if kind == F:
+            if work.split[job * work.stages + stage] == 1:
+                continue
+        else:
+            early = stage == 0 and keys.release_s[job] > now_s and not is_oldest(work, space, worker, job)
+            if early or not admits(work, space, worker, seat, job):
+                continue
+        chosen, least_s = other, key_s
+    if chosen != NONE:
+        one_s, other_s = pass_s(work, worker, number), pass_s(work, worker, chosen)
+        if pair_s(work, one_s, other_s) >= one_s + other_s:
+            return NONE
+    return chosen
+
+
+@kernel
+def partner_s(work: SeatCosts, space: SeatState, worker: int, number: int) -> float:
+    """When something is known to come to a worker that may run beside the first of a queue; infinite: nothing is."""
+    kind = number % 3
+    cell = space.queue[space.queue_from[number]] * work.stages + work.stage_of[number // 3]
+    if kind == W or (kind == I and work.split[cell] == 1):
+        return INFINITY
+    for at in range(space.coming_from[worker], space.coming_to[worker]):
+        operation = space.coming[at]
+        job, stage = operation // 3 // work.stages, operation // 3 % work.stages
+        if kind == F and operation % 3 == I and work.split[operation // 3] == 0:
+            return space.there_s[operation]
+        seat = work.seat_of[worker * work.stages + stage]
+        if kind == I and operation % 3 == F and admits(work, space, worker, seat, job):
+            return space.there_s[operation]
+    return INFINITY
+
+
+@kernel
 def advance(work: SeatCosts, space: SeatState, worker: int) -> None:
     """Find the oldest job with an F left at a worker; the last one stands for none."""
     last = work.first_job[worker + 1] - 1
@@ -278,16 +350,14 @@ def account(work: SeatCosts, space: SeatState, worker: int, seat: int, job: int,
 
 
 @kernel
-def run(work: SeatCosts, space: SeatState, worker: int, number: int, now_s: float) -> None:
-    """Run the first of a queue, and tell those that wait for it."""
+def complete(work: SeatCosts, space: SeatState, worker: int, number: int, end_s: float) -> None:
+    """The first of a queue runs until then."""
     job = space.queue[space.queue_from[number]]
     space.queue_from[number] += 1
     seat, kind = number // 3, number % 3
     stage = work.stage_of[seat]
     cell = job * work.stages + stage
     split = work.split[cell]
-    taken = B if kind == I and split == 0 else kind
-    end_s = now_s + work.duration_s[4 * (worker * work.stages + stage) + taken]
     space.order[work.start[worker] + space.ran[worker]] = 3 * cell + kind
     space.ran[worker] += 1
     space.free_s[worker] = end_s
@@ -303,6 +373,26 @@ def run(work: SeatCosts, space: SeatState, worker: int, number: int, now_s: floa
             arrive(space, work.executor[cell - 1], 3 * cell - 3 + I, end_s + work.hop_s[cell - 1])
         if split == 1:
             arrive(space, worker, 3 * cell + W, end_s)
+
+
+@kernel
+def run(work: SeatCosts, space: SeatState, worker: int, number: int, now_s: float) -> None:
+    """Run the first of a queue, and tell those that wait for it."""
+    kind, stage = number % 3, work.stage_of[number // 3]
+    cell = space.queue[space.queue_from[number]] * work.stages + stage
+    taken = B if kind == I and work.split[cell] == 0 else kind
+    complete(work, space, worker, number, now_s + work.duration_s[4 * (worker * work.stages + stage) + taken])
+
+
+@kernel
+def run_pair(work: SeatCosts, space: SeatState, worker: int, one: int, other: int, now_s: float) -> None:
+    """Run the first of two queues side by side, and tell those that wait for them."""
+    end_s = now_s + pair_s(work, pass_s(work, worker, one), pass_s(work, worker, other))
+    forward, backward = (one, other) if one % 3 == F else (other, one)
+    place = work.start[worker] + space.ran[worker]
+    complete(work, space, worker, forward, end_s)
+    space.order[place] = ~space.order[place]
+    complete(work, space, worker, backward, end_s)
 
 
 @kernel
@@ -356,6 +446,15 @@ def dispatch(given: tuple[Any, ...], taken: tuple[Any, ...], ranking: tuple[Any,
             kind, stage = number % 3, work.stage_of[number // 3]
             soon_s = urgent_s(work, space, keys, worker, number)
             if soon_s <= now_s + keys.wait * work.duration_s[4 * (worker * work.stages + stage) + kind]:
+                decides_at(space.event_s, space.heap, space.at, worker, soon_s)
+                continue
+        if keys.beside >= 0:
+            other = partner(work, space, keys, worker, number, now_s)
+            if other != NONE:
+                run_pair(work, space, worker, number, other, now_s)
+                continue
+            soon_s = partner_s(work, space, worker, number)
+            if soon_s <= now_s + keys.beside * pass_s(work, worker, number):
                 decides_at(space.event_s, space.heap, space.at, worker, soon_s)
                 continue
         run(work, space, worker, number, now_s)

@@ -10,10 +10,13 @@ import numpy as np
 
 from ..scheduling.problem import ROUNDING, alone
 from ..scheduling.solve import Effort
-from .bounds import lower_bound
+from .bounds import lower_bound, with_any_split
+from .pairs import neighbours_joined, with_others_split
 from .problem import placed_problem, with_placed_orders
 from .promise import with_placed_prediction
-from .search import solve
+from .published import published_orders
+from .scheduler import SeatScheduler, fits
+from .search import PlacedSolution, solve
 
 if TYPE_CHECKING:
     from ...schemas.plan import Plan
@@ -25,12 +28,13 @@ def with_placed_pipelines(plan: Plan, *, split: bool, effort: Effort) -> Plan:
 
     Args:
         plan: of one template with a placement, all its workers alive; without orders.
-        split: whether backwards are split in I and W, each where it is best, or are full ones.
+        split: whether backwards are split in I and W, each where it is best, or are full ones. Where its template says
+            what pairs of passes take, full ones are tried beside split ones, for only these run beside a forward.
         effort: how hard to try.
 
     Returns:
         A checked plan. Where backwards are full workers hold no more than in interleaved 1F1B; where they are split, no
-        more than in 1F1B, unless that makes the iteration shorter.
+        more than in 1F1B, unless that makes the iteration shorter; with pairs likewise.
 
     Raises:
         InfeasibleError: a limit does not admit what one micro-batch needs.
@@ -54,6 +58,8 @@ class _PlacedOrders:
 
 
 def _ordered(one: Plan, split: bool, effort: Effort) -> _PlacedOrders:
+    if placed_problem(one).overlap < 1:
+        return _ordered_with_pairs(one, split, effort)
     problem = placed_problem(one, split=split)
     modest = replace(problem, limit_bytes=np.minimum(problem.limit_bytes, _usual_bytes(problem, split)))
     bound_s = lower_bound(problem).value_s
@@ -67,6 +73,35 @@ def _ordered(one: Plan, split: bool, effort: Effort) -> _PlacedOrders:
             bound_s = solution.bound_s
     workers = with_placed_orders(one, problem, solution.orders).workers
     return _PlacedOrders([worker.order or "" for worker in workers], bound_s)
+
+
+def _ordered_with_pairs(one: Plan, split: bool, effort: Effort) -> _PlacedOrders:
+    """The shortest of: full backwards with pairs; where nothing is side by side; and pairs with all else split."""
+    full, apart = placed_problem(one, split=False), placed_problem(one)
+    bound_s = lower_bound(with_any_split(apart) if split else full).value_s
+    found = [(full, _within_usual(full, effort, bound_s, split))]
+    if split and not found[0][1].optimal:
+        alone = _within_usual(replace(apart, overlap=1.0), effort, bound_s, split)
+        found.append((apart, alone))
+        starts = [
+            (apart, alone.orders),
+            *((apart, orders) for _, orders in published_orders(apart) if fits(apart, orders)),
+        ]
+        mixed = [with_others_split(full, found[0][1].orders), *(neighbours_joined(*start) for start in starts)]
+        problem, start = min(mixed, key=lambda pair: SeatScheduler(pair[0]).value_s(pair[1]))
+        found.append((problem, solve(problem, effort, bound_s, start=start)))
+    problem, best = min(found, key=lambda pair: pair[1].value_s)
+    workers = with_placed_orders(one, problem, best.orders).workers
+    return _PlacedOrders([worker.order or "" for worker in workers], bound_s)
+
+
+def _within_usual(problem: PlacedProblem, effort: Effort, bound_s: float, split: bool) -> PlacedSolution:
+    """Orders that hold no more than usual, unless more makes them shorter."""
+    usual = replace(problem, limit_bytes=np.minimum(problem.limit_bytes, _usual_bytes(problem, split)))
+    found = solve(usual, effort, bound_s)
+    if found.optimal or bool((usual.limit_bytes == problem.limit_bytes).all()):
+        return found
+    return solve(problem, effort, bound_s, start=found.orders)
 
 
 def _usual_bytes(problem: PlacedProblem, split: bool) -> Floats:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.orders import KINDS as LETTERS
-from ...schemas.orders import parse_columns
+from ...schemas.orders import joined_tokens, parse_columns
 from ...schemas.plan import Plan
 from ..scheduling.problem import BACKWARD, CODE_OF_KIND, FORWARD, KINDS, NO_WORKER, WEIGHT, ranked
 
@@ -33,7 +33,8 @@ SeatOrders = Sequence[Sequence[int]]  # of each worker, operation codes
 class PlacedProblem:
     """What has to be ordered. All pipelines are of one template, so they are cut and placed alike.
 
-    An operation code is `(job * stages + stage) * KINDS + kind`; stages are virtual ones throughout.
+    An operation code is `(job * stages + stage) * KINDS + kind`; stages are virtual ones throughout. In an order
+    the F of a pair stands as `~code`, and the B that runs beside it is behind it.
 
     Attributes:
         origin, microbatch: of each job, its pipeline and its number there, in rank order; arrays of jobs.
@@ -48,6 +49,7 @@ class PlacedProblem:
         hop_s: of each job from stage v to v + 1 and back by its route; jobs x (stages - 1), 0 within a column.
         allreduce_s, optimizer_s: of a worker of each column: the sums over its stages; arrays of columns.
         staggered: whether the period counts, or the makespan.
+        overlap: what F and a full backward take side by side over the two one after the other; 1 where none may.
     """
 
     origin: Ints
@@ -66,6 +68,7 @@ class PlacedProblem:
     allreduce_s: Floats
     optimizer_s: Floats
     staggered: bool
+    overlap: float = 1.0
 
     @property
     def jobs(self) -> int:
@@ -91,6 +94,17 @@ class PlacedProblem:
     def operations(self) -> int:
         """How many operations there are, over all workers."""
         return int(2 * self.executor.size + self.split.sum())
+
+    @cached_property
+    def shares(self) -> Floats:
+        """For each worker the least that a pair takes over its two passes one after the other; 1 where none may."""
+        found: Floats = np.ones(self.workers)
+        for worker in range(self.workers) if self.overlap < 1 else ():
+            held = np.flatnonzero((self.executor == worker).any(axis=0))
+            f_s, b_s = self.duration_s[worker, held, FORWARD][:, None], self.duration_s[worker, held, KINDS][None, :]
+            both_s = np.maximum(f_s + b_s, np.finfo(float).tiny)
+            found[worker] = np.maximum(np.maximum(f_s, b_s) / both_s, self.overlap).min(initial=1.0)
+        return found
 
     def with_objective(self, staggered: bool) -> PlacedProblem:
         """The same problem for the period, or for the makespan."""
@@ -148,6 +162,8 @@ def ordered_placed_problem(plan: Plan) -> tuple[PlacedProblem, SeatOrders]:
     split[job[halves], columns.stage[halves]] = True
     kind = np.array([CODE_OF_KIND[one] for one in LETTERS])[columns.kind]
     codes = (job * stages + columns.stage) * KINDS + kind
+    if columns.is_paired is not None:
+        codes = np.where(columns.is_paired, ~codes, codes)
     orders = [one.tolist() for one in np.split(codes, np.cumsum(columns.counts)[:-1])]
     return _problem(plan, origin, microbatch, executor, split), orders
 
@@ -161,14 +177,37 @@ def with_placed_orders(plan: Plan, problem: PlacedProblem, orders: SeatOrders) -
     workers = []
     for worker, order in zip(plan.workers, orders, strict=True):
         if not worker.failed:
-            codes = np.asarray(order, dtype=np.int64)
+            codes, paired = unpaired(order)
             job, stage = np.divmod(codes // KINDS, problem.stages)
             prefix = [f"{v}" if len(plan.seats_of(worker)) > 1 else "" for v in range(problem.stages)]
             tokens = zip(stage.tolist(), letters[codes].tolist(), job.tolist(), strict=True)
             own = numbers[worker.pipeline]
-            worker = replace(worker, order=" ".join([prefix[v] + letter + own[j] for v, letter, j in tokens]))
+            texts = [prefix[v] + letter + own[j] for v, letter, j in tokens]
+            worker = replace(worker, order=joined_tokens(texts, np.flatnonzero(paired).tolist()))
         workers.append(worker)
     return replace(plan, workers=tuple(workers), prediction=None)
+
+
+def unpaired(order: Sequence[int]) -> tuple[Ints, Flags]:
+    """The operation codes of an order, and which are F that run beside the B behind them."""
+    codes = np.asarray(order, dtype=np.int64)
+    paired = codes < 0
+    return np.where(paired, ~codes, codes), paired
+
+
+def spared_s(problem: PlacedProblem, orders: SeatOrders) -> float:
+    """How much less all workers are busy for what they run side by side, in s."""
+    found_s = 0.0
+    for worker, order in enumerate(orders):
+        codes, paired = unpaired(order)
+        forward = np.flatnonzero(paired)
+        if len(forward):
+            stage = codes // KINDS % problem.stages
+            f_s = problem.duration_s[worker, stage[forward], FORWARD]
+            b_s = problem.duration_s[worker, stage[forward + 1], KINDS]
+            both_s = np.maximum(np.maximum(f_s, b_s), problem.overlap * (f_s + b_s))
+            found_s += float((f_s + b_s - both_s).sum())
+    return found_s
 
 
 def work_s(problem: PlacedProblem) -> Floats:
@@ -201,7 +240,7 @@ def held_bytes(problem: PlacedProblem, orders: SeatOrders) -> Floats:
     for worker, order in enumerate(orders):
         if not len(order):
             continue
-        cell, kind = np.divmod(np.asarray(order, dtype=np.int64), KINDS)
+        cell, kind = np.divmod(unpaired(order)[0], KINDS)
         stage = cell % problem.stages
         split = problem.split.ravel()[cell]
         held = np.zeros(len(cell))
@@ -240,6 +279,7 @@ def _problem(plan: Plan, origin: Ints, microbatch: Ints, executor: Ints, split: 
         allreduce_s=np.array([sum(stages[v].allreduce_s for v in held) for held in template.columns]),
         optimizer_s=np.array([sum(stages[v].optimizer_s for v in held) for held in template.columns]),
         staggered=plan.optimizer == "staggered",
+        overlap=template.overlap or 1.0,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..scheduling.assemble import bubble_ratio, checked, promise
-from .problem import held_bytes, ordered_placed_problem, work_s
+from .problem import held_bytes, ordered_placed_problem, spared_s, work_s
 from .scheduler import SeatScheduler
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def with_placed_prediction(plan: Plan, bound_s: float, scope: ProofScope | None 
     """
     problem, orders = ordered_placed_problem(plan)
     times_s = SeatScheduler(problem).times_s(orders)
-    bubbles = bubble_ratio(float(work_s(problem).sum()), int(problem.live.sum()), times_s[problem.staggered])
+    busy_s = float(work_s(problem).sum()) - spared_s(problem, orders)
+    bubbles = bubble_ratio(busy_s, int(problem.live.sum()), times_s[problem.staggered])
     peaks = held_bytes(problem, orders).tolist()
     prediction = promise(times_s, problem.staggered, bound_s, bubbles, peaks)
     return checked(replace(plan, prediction=replace(prediction, proof_scope=scope)))

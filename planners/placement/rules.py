@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from math import ceil
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 STRETCHES = (1.0, 2.0, 3.0, 4.0, 5.0)
 SLOWER = (1.05, 1.1, 1.2, 1.35, 1.5)
 WAITS = (0.0, 0.5)
+# Whether passes run side by side, and for how long one waits for another.
+BESIDES = (0.5, 0.0, 1.0, -1.0)
 
 
 def portfolio(problem: PlacedProblem) -> Iterator[DueTimes]:
@@ -46,6 +48,12 @@ def portfolio(problem: PlacedProblem) -> Iterator[DueTimes]:
     ):
         offset_s = alone[stretch] + last_s * np.array([0.0, -first, last])
         yield DueTimes(due_s(problem, part * whole_s), offset_s, enters_s, wait)
+
+
+def side_by_side(rules: Iterable[DueTimes]) -> Iterator[DueTimes]:
+    """Each rule with passes side by side, at once or with waiting for each other, and without."""
+    for one in rules:
+        yield from (replace(one, beside=beside) for beside in BESIDES)
 
 
 def greedy(problem: PlacedProblem) -> list[DueTimes]:
@@ -87,8 +95,8 @@ def due_s(problem: PlacedProblem, apart_s: float, group: int = 1) -> Floats:
 
 
 def pace_s(problem: PlacedProblem) -> float:
-    """The busiest worker's work by the number of jobs, in s."""
-    return float(work_s(problem).max() / problem.jobs)
+    """The busiest worker's work by the number of jobs, in s: the least, where passes may run side by side."""
+    return float(work_s(problem).max() / problem.jobs) * problem.overlap
 
 
 def alone_s(problem: PlacedProblem, stretch: float) -> Floats:

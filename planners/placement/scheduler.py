@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...schemas.errors import InfeasibleError
+from ...schemas.errors import NoRoomError
 from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import FORWARD, KINDS, ROUNDING
 from .dispatch import NONE, SeatCosts, SeatKeys, SeatState, dispatch
-from .problem import held_bytes, needed_bytes
+from .problem import held_bytes, needed_bytes, unpaired
 from .times import SeatTimes, follow, objective_s
 
 if TYPE_CHECKING:
@@ -31,12 +31,15 @@ class DueTimes:
         offset_s: of F, I (or B) and W at each virtual stage: stages x kinds, or jobs x stages x kinds.
         enters_s: when each job may enter, in s, array of jobs; or one time for all.
         wait: nothing is started if what has a lesser key is known to arrive within this fraction of its duration.
+        beside: F and B are run side by side, and wait for each other within this fraction of their duration; negative:
+            one after the other.
     """
 
     due_s: Floats
     offset_s: Floats
     enters_s: Floats | float = 0.0
     wait: float = 0.0
+    beside: float = -1.0
 
 
 class SeatScheduler:
@@ -47,7 +50,7 @@ class SeatScheduler:
         runs: about how many runs will follow: decides whether machine code is worth its while.
 
     Raises:
-        InfeasibleError: a limit does not admit what one micro-batch needs.
+        NoRoomError: a limit does not admit what one micro-batch needs.
     """
 
     def __init__(self, problem: PlacedProblem, runs: int = 1) -> None:
@@ -77,7 +80,7 @@ class SeatScheduler:
         floats, problem = self._form.floats, self.problem
         release_s = np.broadcast_to(rules.enters_s, problem.jobs)
         key_s = rules.due_s[:, None, None] + rules.offset_s
-        keys = SeatKeys(floats(key_s.ravel()), floats(release_s), float(rules.wait))
+        keys = SeatKeys(floats(key_s.ravel()), floats(release_s), float(rules.wait), float(rules.beside))
         self._dispatch(tuple(self._costs), tuple(self._state), tuple(keys))
         if int(np.sum(self._state.ran)) < problem.operations:
             return float("inf")
@@ -107,9 +110,10 @@ class SeatScheduler:
         self.value_s(orders)
         problem = self.problem
         starts_s = np.zeros(problem.executor.size * KINDS)
-        starts_s[[code for order in orders for code in order]] = self._times.start_s
+        starts_s[np.concatenate([unpaired(order)[0] for order in orders])] = self._times.start_s
         starts_s = starts_s.reshape(*problem.executor.shape, KINDS)
-        return DueTimes(np.zeros(problem.jobs), starts_s, starts_s[:, 0, FORWARD])
+        beside = 1.0 if any(code < 0 for order in orders for code in order) else -1.0
+        return DueTimes(np.zeros(problem.jobs), starts_s, starts_s[:, 0, FORWARD], beside=beside)
 
     def orders(self) -> SeatOrders:
         """The orders of the last run, as operation codes of each worker."""
@@ -133,12 +137,12 @@ def reserves_bytes(problem: PlacedProblem) -> Floats:
     """What each worker must have room for: the most that one of the jobs routed to it needs there; array of workers.
 
     Raises:
-        InfeasibleError: its limit is less.
+        NoRoomError: its limit is less.
     """
     most = needed_bytes(problem)
     for worker in np.flatnonzero(most > problem.limit_bytes * (1 + ROUNDING)).tolist():
         column, limit_bytes = int(problem.worker_column[worker]), problem.limit_bytes[worker]
-        raise InfeasibleError(
+        raise NoRoomError(
             f"a micro-batch needs {print_bytes(most[worker])} at column {column}, over all its virtual stages there, "
             f"and the memory limit is {print_bytes(limit_bytes)}",
             where="--memory-limit",
@@ -161,7 +165,7 @@ def costs_of(problem: PlacedProblem, form: Form) -> SeatCosts:
     """A problem as the kernels take it.
 
     Raises:
-        InfeasibleError: a limit does not admit what one micro-batch needs.
+        NoRoomError: a limit does not admit what one micro-batch needs.
     """
     workers, stages, executor = problem.workers, problem.stages, problem.executor
     routed = np.zeros((workers, stages), dtype=np.int64)  # jobs at each seat
@@ -192,6 +196,7 @@ def costs_of(problem: PlacedProblem, form: Form) -> SeatCosts:
         jobs=form.ints(pairs % problem.jobs),
         first_queued=form.ints(_starts(queued.ravel())),
         start=form.ints(_starts((2 * routed + halves).sum(axis=1))),
+        overlap=float(problem.overlap),
     )
 
 

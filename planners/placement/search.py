@@ -20,8 +20,9 @@ from ..scheduling.solve import Effort
 from .entries import one_by_one
 from .exact_seats import SeatCpSat
 from .moves import with_moves
+from .pairs import neighbours_paired, other_pairs
 from .published import published_orders
-from .rules import pace_s, paced_greedy, portfolio
+from .rules import BESIDES, pace_s, paced_greedy, portfolio, side_by_side
 from .scheduler import DueTimes, SeatScheduler, fits
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ STEPS = (0.2, 1.0)
 ENTRY_STEPS = (0.2, 0.5, 1.0)
 # How often keys are moved for some jobs only, and for how long a worker may wait for what is more urgent.
 PARTLY = 0.3
+TOGETHER = 0.05  # how often passes run side by side in another way
 WAITS = (0.0, 0.3, 0.5, 0.7, 1.0)
 
 
@@ -86,7 +88,8 @@ def solve(
     """
     is_hurried = effort.solver == "rules"
     most = HURRIED_OPERATIONS if is_hurried or known else RULES_OPERATIONS
-    rules = list(islice(chain(known, portfolio(problem)), max(FIRST_LOOK, most // problem.operations)))
+    tried = portfolio(problem) if problem.overlap == 1 else side_by_side(portfolio(problem))
+    rules = list(islice(chain(known, tried), max(FIRST_LOOK, most // problem.operations)))
     best = PlacedSolution([], float("inf"), bound_s, "nothing")
     if start is not None:
         best = _better(best, SeatScheduler(problem).value_s(start), start, "start")
@@ -97,7 +100,7 @@ def solve(
         lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _try_entries(problem, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _try_moves(problem, best, effort.seed) if anneals and not is_hurried else best,
-        lambda best: _polish(problem, best, effort),
+        lambda best: _polish(problem, best, effort) if problem.overlap == 1 else _repaired(problem, best),
     )
     for part in parts:
         best = part(best)
@@ -128,6 +131,9 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
     for name, orders in published_orders(problem):
         if fits(problem, orders):
             best = _better(best, scheduler.value_s(orders), orders, name)
+            if problem.overlap < 1:
+                beside = neighbours_paired(problem, orders)
+                best = _better(best, scheduler.value_s(beside), beside, name)
         if best.optimal:
             break
     return best
@@ -179,7 +185,10 @@ def _anneal_from(
     for run in range(runs):
         if best.optimal:
             break
-        other = _neighbour(current, whole_s, chance)
+        if scheduler.problem.overlap < 1 and chance.random() < TOGETHER:
+            other = replace(current, beside=chance.choice(BESIDES))
+        else:
+            other = _neighbour(current, whole_s, chance)
         other_s = scheduler.run(other)
         heat_s = best.value_s * HOTTEST * (COLDEST / HOTTEST) ** (run / runs)
         if other_s <= current_s or chance.random() < exp((current_s - other_s) / heat_s):
@@ -190,8 +199,9 @@ def _anneal_from(
 
 
 def _try_moves(problem: PlacedProblem, best: PlacedSolution, seed: int) -> PlacedSolution:
-    """The best orders that moves of single operations lead to, where a gap is left that is worth it."""
-    if best.value_s <= best.bound_s * WIDE_GAP:
+    """The best orders that moves of single operations lead to, where a gap is left that is worth it and no passes run
+    side by side: pairs would be torn apart."""
+    if problem.overlap < 1 or best.value_s <= best.bound_s * WIDE_GAP:
         return best
     orders = with_moves(problem, best.orders, best.bound_s, random.Random(seed))
     return _better(best, SeatScheduler(problem).value_s(orders), orders, "moves")
@@ -244,6 +254,12 @@ def _other_offsets(rules: DueTimes, whole_s: float, chance: random.Random) -> Fl
         first, last = sorted((chance.randrange(stages), chance.randrange(stages)))
         offset_s[some, first : last + 1, chance.randrange(kinds)] += chance.gauss(0.0, size_s)
     return offset_s
+
+
+def _repaired(problem: PlacedProblem, best: PlacedSolution) -> PlacedSolution:
+    """The best orders with neighbours run side by side, or no longer so, wherever that alone is shorter."""
+    orders, found_s = other_pairs(problem, best.orders, best.bound_s)
+    return _better(best, found_s, orders, best.found_by)
 
 
 def _polish(problem: PlacedProblem, best: PlacedSolution, effort: Effort) -> PlacedSolution:

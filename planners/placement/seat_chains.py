@@ -37,12 +37,15 @@ class SeatChain:
         is_split: whether there is a W.
         delay_s: of each hop.
         worker: of each virtual stage, as a number that only says which are alike.
+        shares: of its operations' time, how much they take their worker up at least: less than 1 where F and a full
+            backward may run side by side.
     """
 
     seconds: tuple[tuple[float, float, float], ...]
     is_split: tuple[bool, ...]
     delay_s: tuple[float, ...]
     worker: tuple[int, ...]
+    shares: tuple[float, ...]
 
     @property
     def depth(self) -> int:
@@ -83,6 +86,7 @@ def _chain_of(problem: PlacedProblem, job: int) -> SeatChain:
         tuple(split.tolist()),
         tuple(problem.hop_s[job].tolist()),
         tuple(alike.index(one) for one in alike),
+        tuple(problem.shares[workers].tolist()),
     )
 
 
@@ -162,21 +166,22 @@ def _heads(chain: SeatChain, count: int, first: Ints) -> Floats:
     work = _WorkersWork(chain, count, first)
     for v in range(chain.depth):
         f, worker = chain.seconds[v][FORWARD], chain.worker[v]
-        ready_s = np.maximum(work.before(worker, f), 0.0)
+        share = chain.shares[v]
+        ready_s = np.maximum(work.before(worker, f * share), 0.0)
         if v:
             arrival_s = heads_s[FORWARD, v - 1] + (chain.seconds[v - 1][FORWARD] + chain.delay_s[v - 1])
             ready_s = np.where((first < v)[:, None], np.maximum(ready_s, arrival_s), ready_s)
         heads_s[FORWARD, v] = _one_by_one(ready_s, f)
-        work.follow(worker, v, heads_s[FORWARD, v], f)
+        work.follow(worker, v, heads_s[FORWARD, v], f * share)
     for v in reversed(range(chain.depth)):
-        (f, b, w), worker = chain.seconds[v], chain.worker[v]
-        ready_s = np.maximum(work.before(worker, b), heads_s[FORWARD, v] + f)
+        (f, b, w), worker, share = chain.seconds[v], chain.worker[v], chain.shares[v]
+        ready_s = np.maximum(work.before(worker, b * share), heads_s[FORWARD, v] + f)
         if v < chain.depth - 1:
             ready_s = np.maximum(
                 ready_s, heads_s[BACKWARD, v + 1] + (chain.seconds[v + 1][BACKWARD] + chain.delay_s[v])
             )
         heads_s[BACKWARD, v] = _one_by_one(ready_s, b)
-        work.follow(worker, v, heads_s[BACKWARD, v], b)
+        work.follow(worker, v, heads_s[BACKWARD, v], b * share)
         heads_s[WEIGHT, v] = _one_by_one(np.maximum(work.before(worker, w), heads_s[BACKWARD, v] + b), w)
     return heads_s
 
@@ -190,24 +195,26 @@ def _tails(chain: SeatChain, count: int, first: Ints, ends_s: Floats) -> Floats:
     lasts_s = np.zeros((chain.depth, len(first)))
     for v in range(chain.depth):
         (_, b, w), worker, within = chain.seconds[v], chain.worker[v], first <= v
+        share = chain.shares[v]
+        w *= share
         tails_s[WEIGHT, v] = _one_by_one(np.repeat(ends_s[:, v, None], count, axis=1), w)
         least_s[worker] = np.where(within, np.minimum(least_s[worker], ends_s[:, v]), np.inf)
         lasts_s[worker] += np.where(within, w, 0.0)
         work.add(worker, np.where(within, least_s[worker], -np.inf), lasts_s[worker])
-        tail_s = np.maximum(tails_s[WEIGHT, v] + w, work.before(worker, b))
+        tail_s = np.maximum(tails_s[WEIGHT, v] + w, work.before(worker, b * share))
         if v:
             behind_s = tails_s[BACKWARD, v - 1] + (chain.seconds[v - 1][BACKWARD] + chain.delay_s[v - 1])
             tail_s = np.where((first < v)[:, None], np.maximum(tail_s, behind_s), tail_s)
         tails_s[BACKWARD, v] = _one_by_one(tail_s, b)
-        work.follow(worker, v, tails_s[BACKWARD, v], b)
-        lasts_s[worker] += np.where(within, b, 0.0)
+        work.follow(worker, v, tails_s[BACKWARD, v], b * share)
+        lasts_s[worker] += np.where(within, b * share, 0.0)
     for v in reversed(range(chain.depth)):
-        (f, b, _), worker = chain.seconds[v], chain.worker[v]
-        tail_s = np.maximum(tails_s[BACKWARD, v] + b, work.before(worker, f))
+        (f, b, _), worker, share = chain.seconds[v], chain.worker[v], chain.shares[v]
+        tail_s = np.maximum(tails_s[BACKWARD, v] + b, work.before(worker, f * share))
         if v < chain.depth - 1:
             tail_s = np.maximum(tail_s, tails_s[FORWARD, v + 1] + (chain.seconds[v + 1][FORWARD] + chain.delay_s[v]))
         tails_s[FORWARD, v] = _one_by_one(tail_s, f)
-        work.follow(worker, v, tails_s[FORWARD, v], f)
+        work.follow(worker, v, tails_s[FORWARD, v], f * share)
     return tails_s[..., ::-1]
 
 

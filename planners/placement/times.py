@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
-from .dispatch import INFINITY, NONE, B, F, I, SeatCosts, W
+from .dispatch import INFINITY, NONE, B, F, I, SeatCosts, W, pair_s
 
 UNKNOWN = -1e300
 
@@ -75,12 +75,12 @@ def length_s(work: SeatCosts, worker: int, operation: int) -> float:
 
 
 @kernel
-def execute(work: SeatCosts, times: SeatTimes, worker: int, place: int, operation: int, ready_s: float) -> int:
-    """Run an operation once what it waits for is there; returns the worker that waits for its message, or NONE."""
+def settle(
+    work: SeatCosts, times: SeatTimes, worker: int, place: int, operation: int, begins_s: float, ends_s: float
+) -> int:
+    """An operation runs from then until then; returns the worker that waits for its message, or NONE."""
     cell, kind = operation // 3, operation % 3
     stage = cell % work.stages
-    begins_s = max(ready_s, times.free_s[worker])
-    ends_s = begins_s + length_s(work, worker, operation)
     if place == work.start[worker]:
         times.first_s[worker] = begins_s
     times.start_s[place] = begins_s
@@ -95,6 +95,13 @@ def execute(work: SeatCosts, times: SeatTimes, worker: int, place: int, operatio
 
 
 @kernel
+def execute(work: SeatCosts, times: SeatTimes, worker: int, place: int, operation: int, ready_s: float) -> int:
+    """Run an operation once what it waits for is there; returns the worker that waits for its message, or NONE."""
+    begins_s = max(ready_s, times.free_s[worker])
+    return settle(work, times, worker, place, operation, begins_s, begins_s + length_s(work, worker, operation))
+
+
+@kernel
 def tell(times: SeatTimes, worker: int, other: int, size: int) -> int:
     """Have the worker that a message is for looked at, if there is one; returns how many are to be looked at."""
     if other != NONE and other != worker and times.is_in[other] == 0:
@@ -102,6 +109,21 @@ def tell(times: SeatTimes, worker: int, other: int, size: int) -> int:
         times.pile[size] = other
         size += 1
     return size
+
+
+@kernel
+def follow_pair(
+    work: SeatCosts, times: SeatTimes, worker: int, place: int, forward: int, backward: int, size: int
+) -> tuple[int, bool]:
+    """Run F and B side by side once both may; returns how many workers are to be looked at, and whether they ran."""
+    forward_s, backward_s = message_s(work, times, forward), message_s(work, times, backward)
+    if forward_s < 0 or backward_s < 0:
+        return size, False
+    begins_s = max(forward_s, backward_s, times.free_s[worker])
+    ends_s = begins_s + pair_s(work, length_s(work, worker, forward), length_s(work, worker, backward))
+    size = tell(times, worker, settle(work, times, worker, place, forward, begins_s, ends_s), size)
+    size = tell(times, worker, settle(work, times, worker, place + 1, backward, begins_s, ends_s), size)
+    return size, True
 
 
 @kernel
@@ -124,6 +146,13 @@ def follow(given: tuple[Any, ...], taken: tuple[Any, ...], order: Ints) -> bool:
         times.is_in[worker] = 0
         place = work.start[worker] + times.ran[worker]
         while place < work.start[worker + 1]:
+            if order[place] < 0:  # the forward of a pair
+                size, ran = follow_pair(work, times, worker, place, ~order[place], order[place + 1], size)
+                if not ran:
+                    break
+                place += 2
+                left -= 2
+                continue
             ready_s = message_s(work, times, order[place])
             if ready_s < 0:
                 break

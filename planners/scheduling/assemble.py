@@ -35,14 +35,15 @@ def with_prediction(plan: Plan, bound_s: float = 0.0, scope: ProofScope | None =
     Args:
         plan: with orders.
         bound_s: a lower bound on its iteration time that is proven already, such as a solver's, in s. Of a plan with a
-            placement it is the only one: its bounds are in `planners/placement/`, which the core does not know.
+            placement, or with pairs of passes, it is the only one: these bounds are in `planners/placement/`, which the
+            core does not know.
         scope: what that is over, where there are several routings.
 
     Raises:
         BrokenPlanError: the checker finds the plan broken, which is a bug of the planner that made the orders.
     """
     found = evaluate(plan)
-    if not plan.is_placed:
+    if not (plan.is_placed or plan.may_pair):
         bound_s = max(bound_s, lower_bound(problem_of(plan)).value_s)
     times_s = found.makespan_s, found.period_s
     staggered = plan.optimizer == "staggered"

@@ -5,7 +5,7 @@ One of three readings of a plan that share no code (docs/how-it-works.md); the s
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -28,7 +28,8 @@ Seats = dict[int | None, tuple[int, Stage]]  # a worker's stages by what its ope
 class TimedOperation:
     """One operation with its times; `waited_for_message`: its input came after its worker was free.
 
-    `stage` is the one that it is of, of its worker's.
+    `stage` is the one that it is of, of its worker's. Where it `is_beside`, it is the backward of a pair, and has the
+    times of the forward ahead of it.
     """
 
     worker: int
@@ -37,6 +38,7 @@ class TimedOperation:
     start_s: float
     end_s: float
     waited_for_message: bool
+    is_beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class OrderEvaluation:
     @cached_property
     def bubble_ratio(self) -> float:
         """The share of the iteration in which the average live worker computes nothing."""
-        busy = sum(timed.end_s - timed.start_s for row in self.operations for timed in row)
+        busy = sum(timed.end_s - timed.start_s for row in self.operations for timed in row if not timed.is_beside)
         room = len(self.plan.live_workers()) * self.iteration_time_s
         return max(0.0, 1 - busy / room) if room else 0.0
 
@@ -232,14 +234,27 @@ class OrderEvaluation:
         last = _last_stages(self.plan)
         found = {}
         for row in self.operations:
-            for ahead, timed in zip((None, *row), row, strict=False):
-                if ahead is not None and ahead.end_s >= timed.start_s * (1 - ROUNDING):
-                    found[timed] = ahead
-                elif timed.start_s > 0:
-                    needed = _needed(timed.operation, timed.stage, last)
+            for ahead, pair in pairwise((None, *_side_by_side(row))):
+                assert pair is not None
+                start_s = pair[0].start_s
+                if ahead is not None and ahead[-1].end_s >= start_s * (1 - ROUNDING):
+                    found |= dict.fromkeys(pair, ahead[0])
+                elif start_s > 0:
+                    late = next((timed for timed in pair if timed.waited_for_message), pair[0])
+                    needed = _needed(late.operation, late.stage, last)
                     assert needed is not None
-                    found[timed] = sender[needed]
+                    found |= dict.fromkeys(pair, sender[needed])
         return found
+
+
+def _side_by_side(row: Sequence[TimedOperation]) -> Iterator[tuple[TimedOperation, ...]]:
+    """A worker's operations, those that run side by side together."""
+    place = 0
+    while place < len(row):
+        stop = place + 1
+        stop += stop < len(row) and row[stop].is_beside
+        yield tuple(row[place:stop])
+        place = stop
 
 
 def evaluate(plan: Plan) -> OrderEvaluation:
@@ -274,6 +289,7 @@ class _Sweep:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._orders = [worker.operations() for worker in plan.workers]
+        self._pairs = [worker.pairs() for worker in plan.workers]
         self._seats = [_seats(plan, worker) for worker in plan.workers]
         self._last = _last_stages(plan)
         self._executor = {
@@ -288,10 +304,13 @@ class _Sweep:
     def advance(self, number: int) -> tuple[list[Key], Key | None]:
         """Run a worker as far as it gets; what it sent, and what it is blocked on, None at the end of its order."""
         plan, worker, seats, sent_s = self._plan, self._plan.workers[number], self._seats[number], self._sent_s
-        order, row, last = self._orders[number], self.rows[number], self._last
+        order, row, last, pairs = self._orders[number], self.rows[number], self._last, self._pairs[number]
         slowdown = worker.slowdown or 1.0
         free_s = row[-1].end_s if row else 0.0
         sent: list[Key] = []
+        ahead: tuple[Operation, int, float] | None = (
+            None  # the forward of a pair, its stage, and when its input is there
+        )
         for at in range(len(row), len(order)):
             operation = order[at]
             place, stage = seats[operation.stage]
@@ -303,14 +322,35 @@ class _Sweep:
                 hop = min(place, needed[3])
                 sender = self._executor[needed[1:]]
                 arrival_s = sent_s[needed] + plan.hop_delay_s(operation.pipeline, hop, sender, worker)
-            start_s, waited = max(free_s, arrival_s), arrival_s > free_s
-            free_s = start_s + stage.duration_s(operation.kind) * slowdown
-            timed = TimedOperation(number, operation, place, start_s, free_s, waited)
-            row.append(timed)
-            key = _sent_key(timed)
+            if at in pairs:
+                ahead = operation, place, arrival_s
+                continue
+            if ahead is None:
+                start_s, waited = max(free_s, arrival_s), arrival_s > free_s
+                free_s = start_s + stage.duration_s(operation.kind) * slowdown
+                row.append(TimedOperation(number, operation, place, start_s, free_s, waited))
+            else:
+                pair_s = plan.template_of(worker.pipeline).pair_s(ahead[1], place) * slowdown
+                row += _timed_pair(number, (ahead, (operation, place, arrival_s)), free_s, pair_s)
+                free_s, ahead = row[-1].end_s, None
+                key = _sent_key(row[-2])
+                sent.append(key)
+                sent_s[key] = free_s
+            key = _sent_key(row[-1])
             sent.append(key)
             sent_s[key] = free_s
         return sent, None
+
+
+def _timed_pair(
+    number: int, pair: Sequence[tuple[Operation, int, float]], free_s: float, lasts_s: float
+) -> Iterator[TimedOperation]:
+    """The two of a pair, which begin when the later message is there; each with its stage, and when its input is."""
+    last_s = max(arrival_s for _, _, arrival_s in pair)
+    start_s = max(free_s, last_s)
+    for beside, (operation, place, arrival_s) in enumerate(pair):
+        waited = free_s < arrival_s == last_s
+        yield TimedOperation(number, operation, place, start_s, start_s + lasts_s, waited, beside > 0)
 
 
 def _seats(plan: Plan, worker: Worker) -> Seats:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.text import with_article
 from .deferral import DeferredGradient, GradientStore, defer_linears
 from .hosting import Hosting, ParkedGradient
+from .lanes import Lanes
 from .precision import Precision, autocasting, parameter_type
 from .staging import HostStaging
 from .trees import (
@@ -30,6 +32,7 @@ from .trees import (
 
 # Of a micro-batch: its mean loss, which counts 1, or (sum, count), such as (sum over tokens, tokens that count).
 Loss = Callable[[Tree, Tree], torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]]
+Made, Given = TypeVar("Made"), TypeVar("Given")  # by an F, and by a B
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,12 +46,14 @@ class _Forward:
         outputs: for each floating tensor of the output, or for the loss; None for one that is no part of the graph.
         added: of what layers have added to the loss.
         ends: whether the output is the loss.
+        lane: in which it ran (lanes.py).
     """
 
     inputs: Tree
     outputs: Sequence[GradientEdge | None]
     added: tuple[GradientEdge, ...]
     ends: bool
+    lane: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +140,7 @@ class TorchStage:
         self._forwards: dict[Hashable, _Forward] = {}
         self._deferred: dict[Hashable, Sequence[DeferredGradient | ParkedGradient]] = {}
         self._hosting = Hosting((), HostStaging(), ())
+        self._lanes = Lanes()
         self.split(is_split)
 
     @property
@@ -230,7 +236,7 @@ class TorchStage:
         if torch.is_grad_enabled():
             ends = [_edge(one) for one in floating(output)]
             also = tuple(filter(None, map(_edge, added.losses)))
-            self._forwards[key] = _Forward(inputs, ends, also, loss is not None)
+            self._forwards[key] = _Forward(inputs, ends, also, loss is not None, self._lanes.now)
         values = [one.detach().double() for one in added.losses]
         self.added = torch.stack(values).sum() if values else None
         return given
@@ -296,6 +302,25 @@ class TorchStage:
         """B: the gradients of the input (returned) and of all weights; arguments and errors as `backward_input`."""
         return self._run_backward(key, gradient)
 
+    def side_by_side(
+        self, forward: Callable[[], Made], backward: Callable[[], Given], key: Hashable
+    ) -> tuple[Made, Given]:
+        """Run F of a micro-batch beside B of another one, as far as the device can (lanes.py).
+
+        Args:
+            forward: calls `forward`.
+            backward: calls `backward`.
+            key: the micro-batch of the backward pass.
+
+        Returns:
+            What they return.
+
+        Raises:
+            RuntimeFailedError: there is no F to this B.
+        """
+        before = self._forward_of(key)
+        return self._lanes.run(own_tensors(before.inputs)[0].device, forward, backward, before.lane)
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """The stage's parameters, each once even where layers share it."""
         return self.layers.parameters()
@@ -343,12 +368,16 @@ class TorchStage:
             check_output(value, layer, f"layer {index} of the stage")
         return value
 
-    def _run_backward(self, key: Hashable, gradient: Gradient | None) -> Gradient | None:
+    def _forward_of(self, key: Hashable) -> _Forward:
         if key not in self._forwards:
             raise RuntimeFailedError(f"I or B of micro-batch {key!r} without an F before it")
-        if (gradient is None) != self._forwards[key].ends:
+        return self._forwards[key]
+
+    def _run_backward(self, key: Hashable, gradient: Gradient | None) -> Gradient | None:
+        forward = self._forward_of(key)
+        if (gradient is None) != forward.ends:
             raise RuntimeFailedError("the output's gradient must be given except at the stage that has the loss")
-        forward = self._forwards.pop(key)
+        del self._forwards[key]
         self._hosting.begin_backward(key)
         gradients = (None,) if forward.ends else tensors_of_gradient(gradient)
         starts = [(edge, given) for edge, given in zip(forward.outputs, gradients, strict=True) if edge is not None]
