@@ -38,7 +38,7 @@ def with_placed_prediction(plan: Plan, bound_s: float, scope: ProofScope | None 
     return checked(replace(plan, prediction=replace(prediction, proof_scope=scope)))
 
 
-def unpaired(plan: Plan) -> Plan:
+def unpaired_plan(plan: Plan) -> Plan:
     """A plan in which nothing runs side by side, with what it promises then; itself where nothing may.
 
     Whoever re-plans a running job goes on from it: re-routing, and what is left of an iteration, know no pairs.
