@@ -65,7 +65,7 @@ def plan_best(
         seed: of failures.
         first: how many shapes are wanted.
         **computing: for a model's name, as for `profile_analytic`: `gpu`, `sequence_length`, `dtype`, `efficiency`,
-            `calibrate`, and what else there is.
+            `calibrate` (or a file's path), `software` (or its fields).
 
     Raises:
         InvalidInputError: arguments do not go together, or no micro-batch size divides the batch.
@@ -117,13 +117,36 @@ def _forms(
     tried = [size for size in sizes or MICROBATCH_SIZES if batch % size == 0]
     if not tried:
         raise _indivisible(batch, sizes or MICROBATCH_SIZES)
+    told = _told(computing, site)
     found = []
     for size, again in product(tried, (False, True) if recompute is None else (recompute,)):
         profile = profile_analytic(
-            model, microbatch_size=size, checkpointing=again, tp=tuple(degrees), cluster=site.cluster, **computing
+            model, microbatch_size=size, checkpointing=again, tp=tuple(degrees), cluster=site.cluster, **told
         )
         found.append(CostedForm(site.adapted(profile), profile, size, again))
     return found
+
+
+def _told(computing: dict[str, Any], site: Site) -> dict[str, Any]:
+    """What the profiler is told, with what the program is like as one argument, and a file's calibration read.
+
+    Raises:
+        InvalidInputError: a file cannot calibrate, or nobody says which GPU it is.
+    """
+    from .calibrating import read_calibration
+    from .profilers.analytic.software import Software, software_of
+
+    of_program = {name for name in computing if name in Software.__dataclass_fields__}
+    told = {name: value for name, value in computing.items() if name not in of_program}
+    if of_program:
+        told["software"] = software_of(computing)
+    assert site.cluster is not None
+    gpu, path = computing.get("gpu") or site.cluster.gpu, computing.get("calibrate")
+    if isinstance(path, str):
+        if gpu is None:
+            raise InvalidInputError("there is no GPU to compute for", where="--gpu", fix="write --gpu h100-sxm, say")
+        told["calibrate"] = read_calibration(path, gpu=gpu, cluster=site.cluster)
+    return told
 
 
 def _given_form(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..profilers.analytic.software import Attention
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.profile import DataType
@@ -62,7 +63,7 @@ class SearchedOptions:
 
 @dataclass(frozen=True)
 class ComputedOptions:
-    """How a model that is given by name is computed."""
+    """How a model that is given by name is computed, as `rtk profile --analytic` has it."""
 
     gpu: Annotated[str | None, typer.Option("--gpu", help="Of a model's name: its GPU, such as h100-sxm.")] = None
     sequence_length: Annotated[
@@ -76,18 +77,32 @@ class ComputedOptions:
     ] = None
     calibrate: Annotated[
         str | None,
-        typer.Option("--calibrate", metavar="PROFILE", help="Of a model's name: a smaller model's profile, measured."),
+        typer.Option("--calibrate", metavar="FILE", help="Of a model's name: as for `rtk profile --analytic`."),
+    ] = None
+    attention: Annotated[
+        Attention | None, typer.Option("--attention", help="Of a model's name: one kernel, or scores in memory.")
+    ] = None
+    dropout: Annotated[
+        bool | None, typer.Option("--dropout/--no-dropout", help="Of a model's name: the program has dropout.")
+    ] = None
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option("--sequence-parallel/--no-sequence-parallel", help="Of a model's name: ranks share norms, too."),
+    ] = None
+    gradients: Annotated[
+        DataType | None, typer.Option("--gradients", help="Of a model's name: what gradients are kept in.")
+    ] = None
+    sustained: Annotated[
+        bool | None,
+        typer.Option("--sustained/--best-case", help="Of a model's name: the peak's share of a long training."),
+    ] = None
+    kernel_gap_s: Annotated[
+        float | None, quantity(DURATION, "--kernel-gap", "Of a model's name: between kernels that are waited for.")
     ] = None
 
     def given(self) -> dict[str, Any]:
         """What is given of it."""
-        found = {name: value for name, value in vars(self).items() if value is not None}
-        if self.calibrate is not None:
-            from ..schemas.documents import read_document
-            from ..schemas.profile import Profile
-
-            found["calibrate"] = read_document(self.calibrate, Profile)
-        return found
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @grouped
