@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .runners.traces.formats import Leaving
     from .runners.traces.read import TraceCounter, TraceOptions
     from .schemas.cluster import Cluster
+    from .schemas.degrees import AskedDegrees
     from .schemas.orders import LeanSchedule
     from .schemas.plan import Plan
     from .schemas.profile import Profile
@@ -92,7 +93,7 @@ def replay(
     dp: int | None = None,
     policies: Sequence[str] | None = None,
     cluster: str | Cluster | None = None,
-    tensor_parallel: int = 1,
+    tensor_parallel: AskedDegrees = None,
     schedule: LeanSchedule = "1f1b",
     memory_limit: float | Sequence[float] | None = None,
     placement: str = "plain",
@@ -117,7 +118,7 @@ def replay(
         dp: pipelines; None: as many as the cluster's nodes hold.
         policies: names; None: all.
         cluster: the machines, as for `plan_pipeline`; None: a node is one worker.
-        tensor_parallel: GPUs of a worker.
+        tensor_parallel: GPUs of a worker: a degree, or "auto", the profile's best; None: its least.
         schedule: "1f1b" or "zero-bubble", of pipelines whose policy has none of its own.
         memory_limit: activation bytes of a worker: one, or one a stage.
         placement, chunks: as for `plan_pipeline`: how many stages a worker holds at the start, under policies that know
@@ -137,11 +138,12 @@ def replay(
         InvalidInputError: the trace cannot be read, or there is no such policy or cost.
         InfeasibleError: not even a cluster that never fails can train the job, or the machines are too few.
     """
-    from .planners.plain.verbs import job_of, limits_of
+    from .planners.degrees import DegreeChoice, naming_what_fits
+    from .planners.plain.verbs import degree_of_job, job_of, limits_of
     from .planners.recovery.catalogue import NAMES, require_name
     from .runners.traces.read import reading_of
     from .schemas.orders import LeanSchedule
-    from .schemas.site import machines_of
+    from .schemas.site import machines_of, site_of
     from .schemas.text import known
 
     names = tuple(NAMES) if policies is None else tuple(policies)
@@ -152,13 +154,16 @@ def replay(
         for one in cost or {}:
             known(one, [field.name for field in fields(Costs)], "--cost")
         cost = Costs(**dict(cost or {}))  # type: ignore[arg-type]
-    site = machines_of(cluster, nodes, tensor_parallel)
-    asked = AskedJob(pp, microbatches, dp, tensor_parallel, schedule, limits_of(memory_limit), placement, chunks)
+    asked = AskedJob(pp, microbatches, dp, 1, schedule, limits_of(memory_limit), placement, chunks)
+    machines = site_of(cluster, None).cluster
+    degree = degree_of_job(profile, machines, asked, tensor_parallel)
+    site, asked = machines_of(machines, nodes, degree), replace(asked, tensor_parallel=degree)
     job = job_of(profile, site, asked, cost, seed)
     reading = reading_of(trace_format, site.nodes_at_start(), leaving, slow_faults, seed)
     called = Path(trace).name if name is None else name
     question = ReplayRequest(job, trace, reading, names, until_s, called, placement_of(asked))
-    return ask(question, executor, watch)
+    with naming_what_fits(DegreeChoice(job.profile, replace(job.shape, dp=1), (degree,), machines)):
+        return ask(question, executor, watch)
 
 
 def placement_of(asked: AskedJob) -> PlacementChoice | None:
@@ -354,7 +359,7 @@ def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Itera
     yardstick = yardstick_of(reference, job.gpus_per_node, job.costs.gpu_hour_price)
     shape, per_node = job.shape, job.workers_per_node
     workers = "one worker" if per_node == 1 else f"{per_node} workers"
-    gpus = "a GPU" if shape.tensor_parallel == 1 else f"{shape.tensor_parallel} GPUs"
+    gpus = "a GPU" if shape.degree == 1 else f"{shape.degree} GPUs"
     most, began = facts.bound.most_microbatches(reference.lasts_s), reference.began
     return ReplayReport(
         trace={"name": question.name, **facts.told(reference.lasts_s)},
@@ -363,7 +368,7 @@ def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Itera
             "pp": shape.pp,
             "dp": shape.dp,
             "microbatches": shape.microbatches,
-            "tensor_parallel": shape.tensor_parallel,
+            "tensor_parallel": shape.degree,
             "gpus_per_node": job.gpus_per_node,
             "nodes": job.nodes,
             "schedule": job.schedule,

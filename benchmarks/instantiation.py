@@ -19,6 +19,7 @@ from rtk.planners.oobleck.instantiation import fastest_sizes, fewest_pipelines, 
 from rtk.planners.oobleck.pace import Ending, ending_of, paces_of
 from rtk.planners.oobleck.plan import plan_of
 from rtk.planners.oobleck.templates import plan_templates
+from rtk.schemas.network import Rings
 from rtk.schemas.plan import Planner, Stage
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 from rtk.schemas.templates import LayerState, PipelineTemplate, Templates
@@ -88,14 +89,14 @@ def paces(chance: Random, smallest: int, largest: int, kind: str) -> list[Pace]:
 def endings(chance: Random, smallest: int, largest: int, kind: str) -> Ending:
     """None; a model's bytes and step time, shared by a template's nodes; or whatever, in small numbers and others."""
     sizes = range(smallest, largest + 1)
-    connection, scale = chance.choice(NETWORKS), chance.choice([0.1, 1.0, 5.0])
+    rings, scale = Rings(Network(inter_node=chance.choice(NETWORKS)), 1), chance.choice([0.1, 1.0, 5.0])
     if kind == "none":
-        return Ending(smallest, connection, (0.0,) * len(sizes), (0.0,) * len(sizes))
+        return Ending(smallest, rings, (0.0,) * len(sizes), (0.0,) * len(sizes))
     if kind == "shared":
         shares = tuple(scale / nodes for nodes in sizes)
-        return Ending(smallest, connection, shares, shares)
+        return Ending(smallest, rings, shares, shares)
     reduced, steps = (tuple(scale * chance.choice([0.0, 1.0, 2.0, chance.random()]) for _ in sizes) for _ in range(2))
-    return Ending(smallest, connection, reduced, steps)
+    return Ending(smallest, rings, reduced, steps)
 
 
 def every_set(templates: Templates, nodes: int) -> Iterator[tuple[int, ...]]:

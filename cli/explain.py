@@ -5,30 +5,72 @@ from typing import Annotated, Any
 
 import typer
 
+from ..schemas.errors import InvalidInputError, remark
 from .console import Common, grouped, print_json
 
 
 @grouped
 def command(
     plan: Annotated[
-        str, typer.Argument(help="The plan, or a resumption, or a timeline with failures; `-` is standard input.")
+        str,
+        typer.Argument(
+            help="The plan, or a resumption, a timeline with failures, or a computed profile; `-` is standard input."
+        ),
     ],
     *,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="PROFILE", help="The plan's profile: says what a GPU holds, by part."),
+    ] = None,
+    sharded: Annotated[
+        bool, typer.Option("--sharded-optimizer", help="Count the optimizer's state as divided among peers (ZeRO-1).")
+    ] = False,
     common: Common,
 ) -> None:
     """Say why a plan takes as long as it does, and what would help most.
 
     The critical path, the bound that binds, where the busiest worker's time goes, and what other orders, more memory,
-    faster links or faster stages would save: planned anew, as far as the plan's size allows.
+    faster links or faster stages would save: planned anew, as far as the plan's size allows. With its profile also what
+    the fullest GPU holds.
 
     Of a resumption: what is kept, sent again and copied, and what takes longest. Of a timeline: event by event, what
-    each failure cost, what was kept, and when the iteration was done.
+    each failure cost, what was kept, and when the iteration was done. Of a computed profile: what its times are made
+    of.
     """
     told, words = _explained(plan)
+    if profile is not None:
+        memory, more = _memory(plan, profile, sharded)
+        told, words = {**told, "memory_bytes": memory}, f"{words}\n\n{more}"
+    elif sharded:
+        raise InvalidInputError(
+            "only a profile says what the optimizer holds", where="--sharded-optimizer", fix="give --profile as well"
+        )
     if common.as_json:
         print_json(told)
     else:
         print(words)
+
+
+def _memory(path: str, profile_path: str, sharded: bool) -> tuple[dict[str, float], str]:
+    """What the fullest GPU of a plan holds, by part, as a tree and in words."""
+    from ..planners.gpu_memory import fullest, memory_of
+    from ..schemas.documents import digest, read_document
+    from ..schemas.plan import Plan
+    from ..schemas.profile import Profile
+    from ..schemas.quantities import print_bytes
+
+    plan, profile = read_document(path, Plan), read_document(profile_path, Profile)
+    if plan.inputs.get("profile") not in (None, digest(profile)):
+        remark(f"the plan was made from another profile than {profile_path}, or for a cluster that changed it")
+    found = fullest(memory_of(profile, plan, len(plan.pipelines) if sharded else None))
+    if found is None:
+        return {}, "No worker is alive."
+    parts = {name: size for name, size in found.parts().items() if size}
+    rows = [f"  {name:<12}{print_bytes(size):>10}" for name, size in parts.items()]
+    limit = profile.device.memory_bytes
+    of = "" if limit is None else f", of {print_bytes(limit)}"
+    total = f"The fullest GPU holds some {print_bytes(found.total_bytes)}{of}:"
+    return {**parts, "total": found.total_bytes}, "\n".join([total, *rows])
 
 
 def _explained(path: str) -> tuple[dict[str, Any], str]:
@@ -36,10 +78,11 @@ def _explained(path: str) -> tuple[dict[str, Any], str]:
     from ..schemas.documents import read_one_of
     from ..schemas.files import source_of
     from ..schemas.plan import Plan
+    from ..schemas.profile import Profile
     from ..schemas.resumption import Resumption
     from ..schemas.timeline import Timeline
 
-    match read_one_of(path, Plan, Resumption, Timeline):
+    match read_one_of(path, Plan, Resumption, Timeline, Profile):
         case Resumption() as resumption:
             from ..planners.explain.resumed import explain_resumption, words_of_resumption
             from ..schemas.check_rest import require_valid_resumption
@@ -52,6 +95,11 @@ def _explained(path: str) -> tuple[dict[str, Any], str]:
 
             recoveries = recoveries_of(timeline)
             return {"recoveries": [asdict(one) for one in recoveries]}, words_of_recoveries(recoveries)
+        case Profile() as profile:
+            from ..profilers.analytic.parts import parts_of, words_of_parts
+
+            parts = parts_of(profile)
+            return {"parts": [asdict(one) for one in parts]}, words_of_parts(parts)
         case plan:
             from ..planners.explain.explain import explain
             from ..planners.explain.words import words_of_explanation

@@ -109,7 +109,8 @@ ClusterOption = Annotated[
         "--cluster",
         metavar="FILE|slurm|NxM",
         help="The machines: a YAML file; slurm: those of this SLURM job; NxM: N nodes of M GPUs. Its memory and "
-        "network override the profile's. Worker k/i has GPU k * pp + i; GPUs fill node after node.",
+        "network override the profile's. Worker k/i has GPU k * pp + i, or as many each as --tensor-parallel says; "
+        "GPUs fill node after node.",
     ),
 ]
 OverlayOption = Annotated[
@@ -217,6 +218,17 @@ def planning(pp: int, dp: int, microbatches: int) -> AbstractContextManager[None
     return working(f"planning {pp * dp:,} workers, {microbatches:,} micro-batches each, {operations:,} operations")
 
 
+TensorParallelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tensor-parallel",
+        metavar="T|T,T…|auto",
+        help="GPUs of a worker: a degree of the profile, one a stage, or the best of them. Its least if not given.",
+        show_default=False,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class ShapeOptions:
     """What is planned."""
@@ -225,6 +237,7 @@ class ShapeOptions:
     microbatches: Microbatches
     dp: Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")] = 1
     memory_limit: MemoryLimit = None
+    tensor_parallel: TensorParallelOption = None
 
     def given(self) -> dict[str, Any]:
         """What planners are called with."""
@@ -321,10 +334,11 @@ def present(
     Raises:
         LimitReachedError: a proof is required, and there is none.
     """
+    from ..planners.degrees import degree_comparison
     from ..planners.scheduling.solve import OPTION
 
     emit(made, output, common.as_json)
-    for line in (summary(made), *own_proof(made), *absurd_delays(made), *lines):
+    for line in (summary(made), *own_proof(made), *absurd_delays(made), *degree_comparison(made), *lines):
         remark(line)
     wrote(output, f"rtk simulate {output}")
     own = made.planner.options.get(OPTION)
@@ -356,8 +370,14 @@ def summary(made: "Plan") -> str:
     assert prediction is not None
     return (
         f"iteration {print_time(prediction.iteration_time_s)} ({quality(prediction)}), "
-        f"bubbles {print_percent(prediction.bubble_ratio)}, {len(made.live_workers())} workers"
+        f"bubbles {print_percent(prediction.bubble_ratio)}, {len(made.live_workers())} workers{_gpus(made)}"
     )
+
+
+def _gpus(made: "Plan") -> str:
+    """On how many GPUs the live workers are, where it is not one each."""
+    gpus = sum(map(made.gpus_of, made.live_workers()))
+    return "" if gpus == len(made.live_workers()) else f" on {gpus} GPUs"
 
 
 def quality(prediction: "Prediction") -> str:

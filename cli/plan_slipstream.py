@@ -20,6 +20,7 @@ from .options import (
     PlanOutput,
     Slow,
     TechniqueOption,
+    TensorParallelOption,
     demand_proof,
     parse_block,
     parse_link_delays,
@@ -82,6 +83,7 @@ def slipstream(
     slow: Slow = None,
     placement: PlacementOption = "plain",
     chunks: ChunksOption = None,
+    tensor_parallel: TensorParallelOption = None,
     cluster: ClusterOption = None,
     overlay: OverlayOption = None,
     *,
@@ -97,12 +99,16 @@ def slipstream(
     Its plans are of the second kind: beside --from, --failed is enough to learn which workers swap.
     """
     from ..planners.choosing import comparison, parse_placement
+    from ..planners.degrees import choose_degrees
     from ..planners.plain.slipstream import (
+        at_degrees,
+        atlas_degrees,
         first_asked,
         opened,
+        opened_once,
         plan_from_atlas,
+        planned_at,
         require_one,
-        rerouted_chosen,
         units_of,
     )
     from ..planners.shape import Shape
@@ -129,9 +135,13 @@ def slipstream(
     choice = parse_placement(placement, chunks)
     request = AtlasRequest(shape, technique, unit, effort.effort(), cost, parse_slow_places(slow))
     read, asked = read_document(profile, Profile), first_asked(request, choice)
-    atlas, dead = opened(read, asked, site)
-    units = units_of(atlas, places, dead)
-    if units or failures is not None:
+    degrees = choose_degrees(site.adapted(read), asked.shape, tensor_parallel, site.cluster)
+    first = opened_once(degrees, read, asked, site)
+    if first is not None:
+        are_dead = bool(units_of(first[0], places, first[1]))
+    else:  # who is dead on the machines depends on the degree
+        are_dead = bool(places or (site.overlay is not None and site.overlay.failed))
+    if are_dead or failures is not None:
         if max_failures is not None:
             raise InvalidInputError(
                 "an atlas is for any failures",
@@ -139,10 +149,12 @@ def slipstream(
                 fix="leave it out for one plan, or --failed and --failures for an atlas",
             )
         with planning(pp, dp, microbatches):
-            made = rerouted_chosen(atlas, units, failures, read, asked, choice, site)
+            made = planned_at(degrees, places, failures, read, asked, choice, site, first)
         present(made, output, common, [*comparison(made), *_advice(made)], effort.require_optimal)
         return
     require_one(choice)
+    taken = atlas_degrees(degrees, read, asked, site)
+    atlas, _ = first or opened(read, at_degrees(asked, taken), site)
     _write_atlas(atlas, output, max_failures, jobs, as_json=common.as_json, require_optimal=effort.require_optimal)
 
 

@@ -44,8 +44,14 @@ def command(
     ] = None,
     cluster: ClusterOption = None,
     tensor_parallel: Annotated[
-        int, typer.Option("--tensor-parallel", min=1, help="Tensor-parallel degree: GPUs of a worker.")
-    ] = 1,
+        str | None,
+        typer.Option(
+            "--tensor-parallel",
+            metavar="T|auto",
+            help="GPUs of a worker: a degree of the profile, or the best of them. Its least if not given.",
+            show_default=False,
+        ),
+    ] = None,
     schedule: Annotated[
         LeanSchedule,
         typer.Option("--schedule", help="Pipeline schedule, for policies that do not bring their own."),

@@ -8,7 +8,7 @@ and what is proven of it, is written into the plan: the rejected ones are part o
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from ..schemas.documents import typed
 from ..schemas.errors import InfeasibleError, InvalidInputError, remark
@@ -167,13 +167,45 @@ def comparison_words(told: Any, place: str) -> Iterator[str]:
     rows: tuple[ComparedPlacement, ...] = typed(told, tuple[ComparedPlacement, ...], place)
     for row in rows:
         name = row.placement if row.chunks == 1 else f"{row.placement}, {row.chunks} chunks"
-        if row.refusal is not None:
-            yield f"{name}: {row.refusal}"
-            continue
-        proven = "optimal" if row.proof == "optimal" else f"no less than {print_time(row.lower_bound_s)}"
         direct = "" if row.direct_s is None else f", {print_time(row.direct_s)} by direct sends"
-        taken = ", taken" if row.chosen else ""
-        yield f"{name}: {print_time(row.iteration_time_s)} ({proven}){direct}{taken}"
+        yield f"{name}: {worth_words(row, direct)}"
+
+
+class Worth(Protocol):
+    """What a comparison has found of one of its plans: its worth, or its refusal."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why there is no plan."""
+        ...
+
+    @property
+    def iteration_time_s(self) -> float:
+        """What the plan promises."""
+        ...
+
+    @property
+    def lower_bound_s(self) -> float:
+        """What is proven of it."""
+        ...
+
+    @property
+    def proof(self) -> Proof:
+        """How."""
+        ...
+
+    @property
+    def chosen(self) -> bool:
+        """Whether it was taken."""
+        ...
+
+
+def worth_words(row: Worth, more: str = "") -> str:
+    """What of a comparison's row is told to people; `more` follows the time."""
+    if row.refusal is not None:
+        return row.refusal
+    proven = "optimal" if row.proof == "optimal" else f"no less than {print_time(row.lower_bound_s)}"
+    return f"{print_time(row.iteration_time_s)} ({proven}){more}{', taken' if row.chosen else ''}"
 
 
 def direct_time_s(plan: Plan) -> float:
@@ -219,13 +251,16 @@ def _time_s(plan: Plan) -> float:
 
 
 def _row(shape: Shape, plan: Plan | InfeasibleError) -> dict[str, Any]:
-    named = {"placement": shape.placement, "chunks": shape.chunks}
+    return {"placement": shape.placement, "chunks": shape.chunks, **worth_of(plan)}
+
+
+def worth_of(plan: Plan | InfeasibleError) -> dict[str, Any]:
+    """What a comparison writes into the plan of one that it has tried, beside its name."""
     if isinstance(plan, InfeasibleError):
-        return {**named, "refusal": plan.what}
+        return {"refusal": plan.what}
     prediction = plan.prediction
     assert prediction is not None
     return {
-        **named,
         "iteration_time_s": prediction.iteration_time_s,
         "lower_bound_s": prediction.lower_bound_s,
         "proof": prediction.proof,

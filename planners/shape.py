@@ -9,12 +9,15 @@ from math import prod
 from typing import Literal
 
 from ..schemas.conditions import LinkPlace
+from ..schemas.degrees import OPTION as DEGREES
+from ..schemas.degrees import Degrees, by_column, print_degrees
 from ..schemas.documents import digest
-from ..schemas.errors import InfeasibleError, InvalidInputError
+from ..schemas.errors import InfeasibleError, InvalidInputError, NoRoomError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
+from ..schemas.network import PipelineSeats, Rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Connection, Layer, LayerCost, Profile, held_by, held_bytes, joined_cost
+from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
 from .even_cut import even_cut
@@ -67,13 +70,14 @@ PLANNED = (
 class Shape:
     """What to plan: pp stages, dp pipelines, micro-batches per pipeline, limits (bytes) and delays (s) to plan for.
 
-    A worker is `tensor_parallel` GPUs. With several `chunks` it holds so many virtual stages, by the placement: `pp` is
-    the number of columns then, limits are those of columns, and link i lies between columns i and i + 1, whichever
-    virtual stages send over it. A loop has one link more, from the last column back to the first: number `pp - 1`. With
-    `overlap` workers may run a forward and a full backward side by side, as fast as the profile says.
+    A worker is `tensor_parallel` GPUs, where that is a number; else it has one entry a stage. With several `chunks` it
+    holds so many virtual stages, by the placement: `pp` is the number of columns then, limits are those of columns, and
+    link i lies between columns i and i + 1, whichever virtual stages send over it. A loop has one link more, from the
+    last column back to the first: number `pp - 1`. With `overlap` workers may run a
+    forward and a full backward side by side, as fast as the profile says.
 
     Raises:
-        InvalidInputError: it is larger than any job.
+        InvalidInputError: it is larger than any job, or has degrees for another number of stages.
     """
 
     pp: int
@@ -81,13 +85,19 @@ class Shape:
     microbatches: int
     memory_limit_bytes: Sequence[float] | None = None
     link_delay_s: Mapping[LinkPlace, float] | None = None
-    tensor_parallel: int = 1
+    tensor_parallel: Degrees = 1
     placement: PlacementName = "plain"
     chunks: int = 1
     overlap: bool = False
 
     def __post_init__(self) -> None:
         self._require(LARGEST_JOB)
+        if isinstance(self.tensor_parallel, int):
+            return
+        if len(self.tensor_parallel) != self.pp:
+            raise self._wrong_degrees(f"{len(self.tensor_parallel)} tensor-parallel degrees for {self.pp} stages")
+        if self.columns is not None:
+            raise self._wrong_degrees("a worker of several virtual stages has one tensor-parallel degree")
 
     @property
     def columns(self) -> Placement | None:
@@ -102,10 +112,39 @@ class Shape:
         return "stage" if self.columns is None else "column"
 
     @property
+    def degrees(self) -> tuple[int, ...]:
+        """The GPUs of a worker, of each column."""
+        return by_column(self.tensor_parallel, self.pp)
+
+    @property
+    def degree(self) -> int:
+        """The GPUs of a worker, where all have equally many.
+
+        Raises:
+            InvalidInputError: they have not.
+        """
+        self.require_one_degree("it is asked for the one degree of all workers")
+        return self.degrees[0]
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs all workers have."""
+        return self.dp * sum(self.degrees)
+
+    @property
     def links(self) -> int:
         """How many links there are between columns."""
         comes_back = self.placement == "loop" and self.chunks > 1 and self.pp > 2
         return self.pp if comes_back else self.pp - 1
+
+    def require_one_degree(self, why: str) -> None:
+        """Raise InvalidInputError where stages have unlike tensor-parallel degrees; says why that is no good here."""
+        if len(set(self.degrees)) > 1:
+            raise InvalidInputError(
+                f"{why}, and the stages are on unlike numbers of GPUs",
+                where=f"--tensor-parallel {print_degrees(self.tensor_parallel)}",
+                fix="give one degree for all stages",
+            )
 
     def require_plannable(self) -> None:
         """Refuse at once what would be planned for hours; says what fits.
@@ -114,6 +153,10 @@ class Shape:
             InvalidInputError: there are more operations, or micro-batches in a pipeline, than are planned.
         """
         self._require(PLANNED)
+
+    def _wrong_degrees(self, what: str) -> InvalidInputError:
+        where = f"--tensor-parallel {print_degrees(self.tensor_parallel)}"
+        return InvalidInputError(what, where=where, fix="give one degree for all, or one a stage (--placement plain)")
 
     def _require(self, bounds: Sequence[SizeLimit]) -> None:
         sizes = {name: int(getattr(self, name)) for name in SPELLED}
@@ -163,7 +206,7 @@ def template_of(profile: Profile, shape: Shape) -> Template:
     if shape.columns is None:
         template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
     else:
-        template = cut_chunks(profile, shape.columns, shape.dp, shape.tensor_parallel)
+        template = cut_chunks(profile, shape.columns, shape.dp, shape.degree)
     made = with_limits_and_delays(template, shape.memory_limit_bytes, common)
     return with_overlap(made, profile, shape)
 
@@ -210,7 +253,7 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placem
     if placement is None:
         template = template_of(profile, shape)
     else:
-        template = with_overlap(cut_chunks(profile, placement, shape.dp), profile, shape)
+        template = with_overlap(cut_chunks(profile, placement, shape.dp, shape.degree), profile, shape)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},
@@ -232,6 +275,7 @@ def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
             f"{link}" if k is None else f"{k}/{link}": delay for (k, link), delay in (shape.link_delay_s or {}).items()
         },
         **({} if shape.columns is None else {"placement": shape.placement, "chunks": shape.chunks}),
+        **degree_options(shape),
         **({"overlap": True} if shape.overlap else {}),
         "model": profile.model.get("name"),
         "microbatch_size": profile.microbatch_size,
@@ -241,10 +285,18 @@ def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
     }
 
 
+def degree_options(shape: Shape) -> dict[str, object]:
+    """What of the options says on how many GPUs the stages are; nothing where each is on one."""
+    degrees = shape.tensor_parallel
+    if max(shape.degrees) == 1:
+        return {}
+    return {DEGREES: degrees if isinstance(degrees, int) else list(degrees)}
+
+
 # Cutting a profile's layers into stages of least bottleneck time.
 
 
-def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: int = 1) -> Template:
+def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degrees = 1) -> Template:
     """Cut a profile's layers into consecutive stages so that the slowest stage is as fast as can be.
 
     Among the cuts with the least bottleneck the one with the least sum of squared stage times is taken, and of several
@@ -254,7 +306,8 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: int =
         profile: the model's costs.
         stages: how many stages, at most one a layer.
         peers: workers that hold each stage (data-parallel degree), for the all-reduce time.
-        tensor_parallel: GPUs of a worker, which share every layer; bytes and limits are those of each.
+        tensor_parallel: GPUs of a worker, which share every layer, of all stages or of each; bytes and limits are those
+            of each GPU.
 
     Returns:
         A template `t0`, with the links' delays from the profile's network and with memory limits from its device.
@@ -268,20 +321,28 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: int =
         raise InfeasibleError(
             f"{stages} stages cannot be cut from {count} layers", where="--pp", fix=f"take at most {count}"
         )
-    times = _work_s(profile, tensor_parallel)
-    ends = least_bottleneck_cut(times, stages)
+    degrees = by_column(tensor_parallel, stages)
+    work_s = {degree: tuple(_work_s(profile, degree)) for degree in sorted(set(degrees))}
+    ends = _least_bottleneck_cut(tuple(work_s[degree] for degree in degrees))
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
-    connection = profile.network.between_workers or Connection()
+    seating = PipelineSeats(stages, peers, tensor_parallel)
+    sent_bytes = (profile.layers[stop - 1].output_bytes for _, stop in ranges[:-1])
     return Template(
         "t0",
         tuple(
             replace(
-                _stage(profile, span, held_bytes(profile.layers, *span)[0], peers, tensor_parallel),
-                memory_limit_bytes=_room_bytes(profile, (span,), tensor_parallel),
+                _stage(
+                    profile,
+                    span,
+                    summed_bytes(profile.layers, [span]),
+                    (seating.rings(profile.network, i), peers),
+                    degree,
+                ),
+                memory_limit_bytes=_room_bytes(profile, (span,), degree),
             )
-            for span in ranges
+            for i, (span, degree) in enumerate(zip(ranges, degrees, strict=True))
         ),
-        tuple(Link(connection.transfer_s(profile.layers[stop - 1].output_bytes)) for _, stop in ranges[:-1]),
+        tuple(Link(seating.hop_s(profile.network, size, i, i + 1)) for i, size in enumerate(sent_bytes)),
     )
 
 
@@ -313,17 +374,23 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
     ends = even_cut(times, placement)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
-    parameters = [held_by(profile.layers, [span], beside=earlier[v])[0] for v, span in enumerate(ranges)]
-    cut = [_stage(profile, span, parameters[v], peers, tensor_parallel) for v, span in enumerate(ranges)]
+    summed = [summed_bytes(profile.layers, [span], beside=earlier[v]) for v, span in enumerate(ranges)]
+    columns = len(placement)
+    seating = PipelineSeats(columns, peers, tensor_parallel)
+    reducing = (seating.rings(profile.network, 0), peers)
+    cut = [_stage(profile, span, summed[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
     rooms = [_room_bytes(profile, [ranges[v] for v in held], tensor_parallel) for held in placement]
     known = tuple(room for room in rooms if room is not None)
     unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
-    connection, crossed = profile.network.between_workers or Connection(), links_crossed(unlinked)
+    crossed = links_crossed(unlinked)
     sent_bytes: defaultdict[int, float] = defaultdict(float)
     for link, stop in zip(crossed, ends[:-1], strict=True):
         sent_bytes[link] = max(sent_bytes[link], profile.layers[stop - 1].output_bytes)
-    links = (Link(0.0 if link < 0 else connection.transfer_s(sent_bytes[link])) for link in crossed)
-    return replace(unlinked, links=tuple(links))
+    hops_s = {
+        link: 0.0 if link < 0 else seating.hop_s(profile.network, sent_bytes[link], link, (link + 1) % columns)
+        for link in crossed
+    }
+    return replace(unlinked, links=tuple(Link(hops_s[link]) for link in crossed))
 
 
 def least_bottleneck_cut(times: Sequence[float], parts: int) -> list[int]:
@@ -331,16 +398,16 @@ def least_bottleneck_cut(times: Sequence[float], parts: int) -> list[int]:
 
     Dynamic programme, O(parts · n²); exact. Secondary aim: the least sum of squares under that bottleneck.
     """
-    return list(_least_bottleneck_cut(tuple(times), parts))
+    return list(_least_bottleneck_cut((tuple(times),) * parts))
 
 
 @lru_cache(maxsize=256)  # a job asks for the same cut with many numbers of pipelines
-def _least_bottleneck_cut(times: tuple[float, ...], parts: int) -> tuple[int, ...]:
-    count = len(times)
-    sums = [0.0, *accumulate(times)]
-    bottleneck = _cut(sums, count, parts, cost=lambda whole, part: max(whole, part), limit=float("inf"))[0]
+def _least_bottleneck_cut(times: tuple[tuple[float, ...], ...]) -> tuple[int, ...]:
+    """The same where each range has times of its own; `times[part]` are what all items take in that range."""
+    sums = [[0.0, *accumulate(own)] for own in times]
+    bottleneck = _cut(sums, cost=lambda whole, part: max(whole, part), limit=float("inf"))[0]
     # Prefix sums of one stage differ in the last bits with its place: allow for that.
-    ends = _cut(sums, count, parts, cost=lambda whole, part: whole + part * part, limit=bottleneck * (1 + 1e-12))[1]
+    ends = _cut(sums, cost=lambda whole, part: whole + part * part, limit=bottleneck * (1 + 1e-12))[1]
     return tuple(ends)
 
 
@@ -368,11 +435,12 @@ def with_limits_and_delays(
 
 
 def _cut(
-    sums: list[float], count: int, parts: int, cost: Callable[[float, float], float], limit: float
+    sums_of_parts: list[list[float]], cost: Callable[[float, float], float], limit: float
 ) -> tuple[float, list[int]]:
-    """Best value and ends over all cuts of the first `count` items into `parts`, with no part above `limit`."""
+    """Best value and ends over all cuts of all items into parts, each with its prefix sums, and none above `limit`."""
+    parts, count = len(sums_of_parts), len(sums_of_parts[0]) - 1
     best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]
-    for part in range(1, parts + 1):
+    for part, sums in enumerate(sums_of_parts, start=1):
         row: dict[int, tuple[float, list[int]]] = {}
         for stop in range(part, count - (parts - part) + 1):
             options = (
@@ -387,12 +455,15 @@ def _cut(
     return best[-1][count]
 
 
-def _stage(profile: Profile, span: Layers, parameter_bytes: float, peers: int, degree: int) -> Stage:
-    """A stage of layers [first, stop), without a limit; the parameters are those whose gradients are summed for it."""
+def _stage(profile: Profile, span: Layers, size_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:
+    """A stage of layers [first, stop), without a limit.
+
+    So many bytes are summed for it, by all its GPUs together, in these rings of so many peers.
+    """
     first, stop = span
     layers = profile.layers[first:stop]
     cost = joined_cost([_cost(layer, first + index, degree) for index, layer in enumerate(layers)], profile.inner)
-    connection = profile.network.between_workers or Connection()
+    own, peers = reducing
     return Stage(
         layers=span,
         tensor_parallel=degree,
@@ -400,8 +471,8 @@ def _stage(profile: Profile, span: Layers, parameter_bytes: float, peers: int, d
         backward_input_s=cost.backward_input_s,
         backward_weight_s=cost.backward_weight_s,
         optimizer_s=cost.optimizer_s,
-        allreduce_s=connection.ring_s(parameter_bytes / degree, peers),
-        activation_bytes=sum(layer.activation_bytes for layer in layers) / degree,
+        allreduce_s=own.ring_s(size_bytes / degree, peers),
+        activation_bytes=activations_held(layers, degree),
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
         backward_s=cost.backward_s,
     )
@@ -424,7 +495,7 @@ def _room_bytes(profile: Profile, held: Sequence[Layers], degree: int) -> float 
     static_bytes = parameter_bytes + state_bytes
     if static_bytes > memory_bytes:
         named = joined([f"{first} to {stop - 1}" for first, stop in held])
-        raise InfeasibleError(
+        raise NoRoomError(
             f"layers {named} hold {print_bytes(static_bytes)} of parameters and state, "
             f"the device has {print_bytes(memory_bytes)}",
             where="--pp",
@@ -437,8 +508,9 @@ def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
     for cost in layer.costs:
         if cost.tensor_parallel == degree:
             return cost
+    known = joined([str(cost.tensor_parallel) for cost in sorted(layer.costs, key=lambda one: one.tensor_parallel)])
     raise InvalidInputError(
-        f"there is no cost at tensor_parallel {degree}",
+        f"there is no cost at tensor_parallel {degree}, only at {known}",
         where=f"the profile, /layers/{index}/costs",
-        fix="profile that degree",
+        fix=f"take a --tensor-parallel of these, or profile the model with --tp {degree}, if that divides its heads",
     )

@@ -170,6 +170,11 @@ def computed_by(one: Instruction) -> tuple[Compute, ...]:
             return ()
 
 
+def computed_in(instructions: Iterable[Instruction]) -> Iterator[Compute]:
+    """The operations that instructions run, in their order; of a pair the forward first."""
+    return chain.from_iterable(map(computed_by, instructions))
+
+
 @dataclass(frozen=True)
 class Program:
     """The programs of all live workers: rank r is `workers[r]` and runs `instructions[r]`.
@@ -201,7 +206,7 @@ class Program:
         """
         instructions, total = self.instructions[rank], self.plan.total_layers()
         received = {self.at_boundary(one.message) for one in instructions if isinstance(one, Receive)}
-        computed = chain.from_iterable(map(computed_by, instructions))
+        computed = computed_in(instructions)
         taken = (taken_by(one.operation, self.layers_of(rank, one), total) for one in computed)
         return frozenset(message for message in taken if message is not None and message not in received)
 
@@ -317,9 +322,7 @@ def _exchanges(
     """A worker's operations and what it receives and sends for them; it does neither to itself."""
     stages, only = plan.template_of(worker.pipeline).stages, plan.seats_of(worker)[0]
     pairs = worker.pairs()
-    ahead: tuple[list[Receive], Compute, list[Send]] | None = (
-        None  # the forward of a pair, with what goes before and after
-    )
+    ahead: tuple[list[Receive], Compute, list[Send]] | None = None
     for place, operation in enumerate(worker.operations()):
         kind, pipeline, microbatch, named = operation
         stage, layers = (only, None) if named is None else (named, stages[named].layers)
@@ -327,8 +330,7 @@ def _exchanges(
         exchanges = kind != "W"
         source = executor.get((pipeline, microbatch, before)) if exchanges else None
         target = executor.get((pipeline, microbatch, after)) if exchanges else None
-        received: list[Receive] = []
-        sent: list[Send] = []
+        received, sent = list[Receive](), list[Send]()
         if source is not None and source is not worker:
             received.append(Receive(_message(operation, min(stage, before)), rank[source.name]))
         if target is not None and target is not worker:
@@ -339,10 +341,16 @@ def _exchanges(
         if place in pairs:  # goes with the operation behind it
             ahead = received, own, sent
         elif ahead is None:
-            yield from (*received, own, *sent)
+            yield from received
+            yield own
+            yield from sent
         else:
             needed, forward, then = ahead
-            yield from (*needed, *received, Pair(forward, own), *then, *sent)
+            yield from needed
+            yield from received
+            yield Pair(forward, own)
+            yield from then
+            yield from sent
             ahead = None
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from .degrees import OPTION as DEGREES
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Index, Name, Ratio
 from .plan import Optimizer, Planner, Prediction, Template
@@ -139,6 +140,11 @@ class Atlas:
     def most_failures(self) -> int:
         """The largest number of failed units that it has a plan for."""
         return len(self.plans) - 1
+
+    @property
+    def has_degrees(self) -> bool:
+        """Whether it has tensor-parallel degrees: readers of earlier format versions would seat a worker on one GPU."""
+        return DEGREES in self.planner.options
 
     @cached_property
     def is_placed(self) -> bool:

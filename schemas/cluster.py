@@ -2,7 +2,8 @@
 
 Worker k/i of a plan sits where torchrun puts rank after rank of `rtk run`: workers take GPUs in (pipeline, stage)
 order, one each, or as many as their tensor-parallel degree says, and GPUs fill node after node. So with p stages of one
-GPU each, worker k/i sits on GPU number k * p + i of the cluster; what lies beyond the last worker is idle.
+GPU each, worker k/i sits on GPU number k * p + i of the cluster; what lies beyond the last worker is idle. Where the
+network says that peers sit side by side, as Megatron-LM seats them, they take GPUs in (stage, pipeline) order instead.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from .conditions import LinkPlace
+from .degrees import Degrees, by_column, print_degrees
 from .documents import canonical_json, to_tree
 from .errors import InfeasibleError
 from .plan import Place, Plan
@@ -89,14 +91,29 @@ class OverlayConditions:
     unused: tuple[SlowPath, ...] = ()
 
 
-def seats_of_shape(cluster: Cluster, pp: int, dp: int) -> Seats:
-    """Where `dp` pipelines of `pp` stages sit, a GPU a worker.
+def seats_of_shape(cluster: Cluster, pp: int, dp: int, degrees: Degrees = 1) -> Seats:
+    """Where `dp` pipelines of `pp` stages sit.
+
+    Args:
+        cluster: the machines.
+        pp, dp: the shape.
+        degrees: GPUs of a worker, of all stages or of each.
 
     Raises:
-        InfeasibleError: there are fewer GPUs than workers.
+        InfeasibleError: there are fewer GPUs than that, or those of a worker lie in two nodes: a tensor-parallel group
+            is planned for the paths inside a node.
     """
-    _require_room(cluster, pp * dp, pp * dp)  # before they are named: thousands of millions may be asked for
-    return _seats(cluster, {(k, i): 1 for k in range(dp) for i in range(pp)})
+    each = by_column(degrees, pp)
+    _require_room(cluster, pp * dp, sum(each) * dp)  # before they are named: thousands of millions may be asked for
+    seats = _seats(cluster, {(k, i): each[i] for k in range(dp) for i in range(pp)})
+    for (k, i), gpus in seats.items() if max(each) > 1 else ():
+        if gpus[0][0] != gpus[-1][0]:
+            raise InfeasibleError(
+                f"the {len(gpus)} GPUs of worker {k}/{i} would lie in two nodes, {gpus[0][0]} and {gpus[-1][0]}",
+                where=f"--tensor-parallel {print_degrees(degrees)}",
+                fix=f"take degrees that fill nodes of {cluster.gpus_per_node} GPUs",
+            )
+    return seats
 
 
 def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
@@ -105,7 +122,7 @@ def seats_of_plan(cluster: Cluster, plan: Plan) -> Seats:
     Raises:
         InfeasibleError: there are fewer GPUs than that.
     """
-    needed = {worker.place: max(one.tensor_parallel for one in plan.stages_of(worker)) for worker in plan.workers}
+    needed = {worker.place: plan.gpus_of(worker) for worker in plan.workers}
     _require_room(cluster, len(needed), sum(needed.values()))
     return _seats(cluster, needed)
 
@@ -141,7 +158,9 @@ def on_cluster(profile: Profile, cluster: Cluster) -> Profile:
     """
     inside = cluster.network.intra_node or profile.network.intra_node
     between = cluster.network.inter_node or profile.network.inter_node
-    network = Network(inside, None if inside and len(cluster.nodes) == 1 else between)
+    single = bool(inside) and len(cluster.nodes) == 1
+    node = cluster.network.node or profile.network.node
+    network = Network(inside, None if single else between, None if single else node)
     memory_bytes = profile.device.memory_bytes if cluster.memory_bytes is None else cluster.memory_bytes
     return replace(profile, device=replace(profile.device, memory_bytes=memory_bytes), network=network)
 
@@ -168,8 +187,12 @@ def _require_room(cluster: Cluster, workers: int, total: int) -> None:
 
 
 def _seats(cluster: Cluster, needed: Mapping[Place, int]) -> Seats:
-    gpus = cluster.gpus()
-    return {place: tuple(next(gpus) for _ in range(count)) for place, count in needed.items()}
+    """Each worker's GPUs, of which it needs so many; in (pipeline, stage) order whoever sits side by side."""
+    node, gpus = cluster.network.node, cluster.gpus()
+    peers_first = node is not None and node.side_by_side == "peers"
+    places = sorted(needed, key=lambda place: place[::-1]) if peers_first else list(needed)
+    seats = {place: tuple(next(gpus) for _ in range(needed[place])) for place in places}
+    return {place: seats[place] for place in needed}
 
 
 def _meet(spot: Spot, gpus: Iterable[Gpu]) -> bool:

@@ -3,16 +3,16 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 from .cluster import Cluster, Overlay, SlowPath, Spot
 from .documents import pointer
 from .errors import InvalidInputError
 from .fields import MOST_NODES
 from .files import read_bytes, source_of
-from .profile import Connection, Network
+from .profile import Connection, Network, NodeNetwork, SideBySide
 from .quantities import parse_bytes, parse_speed, parse_time_s
 from .text import did_you_mean, near
 
@@ -128,7 +128,8 @@ def read_yaml(path: str) -> YamlValue:
     return YamlValue(node, source)
 
 
-CLUSTER_KEYS = ("name", "nodes", "gpus_per_node", "gpu", "memory", "network")
+CLUSTER_KEYS = ("name", "nodes", "machine", "gpus_per_node", "gpu", "memory", "network")
+NETWORK_KEYS = ("intra_node", "inter_node", "nics", "node_bandwidth", "side_by_side")
 OVERLAY_KEYS = ("failed", "slow", "slow_links")
 # Of the variables that say how many GPUs a node has, the first that is set counts.
 SLURM_GPUS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS")
@@ -143,15 +144,19 @@ def read_cluster_file(path: str) -> Cluster:
     whole = read_yaml(path)
     entries = whole.entries(CLUSTER_KEYS)
     for key in ("nodes", "gpus_per_node"):
-        if key not in entries:
+        if key not in entries and not (key == "gpus_per_node" and "machine" in entries):
             raise whole.wrong(f"the key {key!r} is missing", "add it: `nodes: node[001-016]`, `gpus_per_node: 8`")
-    memory, network, gpu, name = (entries.get(key) for key in ("memory", "network", "gpu", "name"))
+    memory, network, gpu, name, kind = (entries.get(key) for key in ("memory", "network", "gpu", "name", "machine"))
+    usual = None if kind is None else machine_cluster(1, kind.text(), kind.where)
+    per_node = entries.get("gpus_per_node")
+    gpus = usual.gpus_per_node if per_node is None and usual is not None else entries["gpus_per_node"].count()
+    known = Network() if usual is None or gpus != usual.gpus_per_node else usual.network
     return Cluster(
         nodes=_nodes(entries["nodes"]),
-        gpus_per_node=entries["gpus_per_node"].count(),
-        gpu=None if gpu is None else _known_gpu(gpu.text(), gpu.where),
+        gpus_per_node=gpus,
+        gpu=_known_gpu(gpu.text(), gpu.where) if gpu is not None else None if usual is None else usual.gpu,
         memory_bytes=None if memory is None else parse_bytes(memory.text(), memory.where),
-        network=Network() if network is None else _network(network),
+        network=known if network is None else _network(network, known, gpus),
         name=None if name is None else name.text(),
     )
 
@@ -182,6 +187,18 @@ def counted_cluster(nodes: int, gpus_per_node: int, gpu: str | None = None, wher
         raise InvalidInputError(f"{nodes} nodes are more than {MOST_NODES}", where=where, fix="write a smaller number")
     kind = None if gpu is None else _known_gpu(gpu, where)
     return Cluster(tuple(f"node{number}" for number in range(nodes)), gpus_per_node, kind)
+
+
+def machine_cluster(nodes: int, name: str, where: str) -> Cluster:
+    """A cluster of so many machines of a known kind.
+
+    Raises:
+        InvalidInputError: nobody knows this kind, or there are more nodes than any cluster has.
+    """
+    from .machines import machine
+
+    found = machine(name, where)
+    return replace(counted_cluster(nodes, found.gpus, found.gpu, where), network=found.network())
 
 
 def slurm_cluster(environment: Mapping[str, str]) -> Cluster:
@@ -246,10 +263,53 @@ def _known_gpu(name: str, where: str) -> str:
         raise InvalidInputError(error.what, where=where, fix=error.fix) from None
 
 
-def _network(value: YamlValue) -> Network:
-    paths = value.entries(("intra_node", "inter_node"))
-    inside, between = (paths.get(key) for key in ("intra_node", "inter_node"))
-    return Network(None if inside is None else _connection(inside), None if between is None else _connection(between))
+def _network(value: YamlValue, known: Network, gpus: int) -> Network:
+    """What a file says of the network of nodes with so many GPUs, beside what is known of their kind."""
+    entries = value.entries(NETWORK_KEYS)
+    inside, between, nics, whole, order = (entries.get(key) for key in NETWORK_KEYS)
+    found = known
+    if nics is not None:
+        found = replace(found, **_of_cards(nics, gpus))
+    if whole is not None:
+        found = _narrowed(replace(found, node=NodeNetwork(gpus, parse_speed(whole.text(), whole.where))))
+    if inside is not None:
+        found = replace(found, intra_node=_connection(inside))
+    if between is not None:
+        found = replace(found, inter_node=_connection(between))
+    return found if order is None else replace(found, node=_seated(order, found.node))
+
+
+def _narrowed(network: Network) -> Network:
+    """The same, a GPU's path no wider than all of its node has."""
+    path, node = network.inter_node, network.node
+    if node is None or path is None or path.bandwidth_bytes_per_s is None:
+        return network
+    width = min(path.bandwidth_bytes_per_s, node.bandwidth_bytes_per_s)
+    return replace(network, inter_node=replace(path, bandwidth_bytes_per_s=width))
+
+
+def _of_cards(value: YamlValue, gpus: int) -> dict[str, Any]:
+    """`4x100Gbit/s`: a GPU's path between nodes, and what the node has."""
+    from .machines import cards
+
+    count, times, rate = (part.strip() for part in value.text().partition("x"))
+    if not (times and re.fullmatch(r"[1-9]\d{0,3}", count)):
+        raise value.wrong(f"{value.text()!r} says no network cards", "write how many and their rate, as 4x100Gbit/s")
+    path, bandwidth_bytes_per_s = cards(int(count), parse_speed(rate, value.where), gpus)
+    return {"inter_node": path, "node": NodeNetwork(gpus, bandwidth_bytes_per_s)}
+
+
+def _seated(value: YamlValue, node: NodeNetwork | None) -> NodeNetwork:
+    """A node whose GPUs are seated so."""
+    order = next((known for known in get_args(SideBySide) if known == value.text()), None)
+    if order is None:
+        raise value.wrong(f"{value.text()!r} cannot sit side by side", f"{' or '.join(get_args(SideBySide))}")
+    if node is None:
+        raise value.wrong(
+            "nothing says what those who sit in a node share",
+            "write `nics: 4x100Gbit/s` or `node_bandwidth: 40GB/s` as well, or `machine: dgx-a100` above",
+        )
+    return replace(node, side_by_side=order)
 
 
 def _connection(value: YamlValue) -> Connection:

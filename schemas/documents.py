@@ -27,9 +27,11 @@ from importlib.resources import files
 from pathlib import Path
 
 # Documents that have a placement (plan.py) are of version 2.0: readers of 1.x would take them for plain ones. Those
-# that say what pairs of passes take are of version 3.0: no reader of before knows how long their orders last. All
-# others stay 1.0, to the byte.
-PLAIN_MAJOR, PLACED_MAJOR, PAIRED_MAJOR, FORMAT_MINOR = 1, 2, 3, 0
+# that say what pairs of passes take, or at which tensor-parallel degrees they were asked for, are of version 3.0:
+# readers of before do not know how long their orders last, or on how many GPUs. All others stay 1.0, to the byte.
+PLAIN_MAJOR, PLACED_MAJOR, NEWEST_MAJOR, FORMAT_MINOR = 1, 2, 3, 0
+# By which properties of a document one of the newest version is known, and what it has then.
+NEWEST = {"may_pair": "pairs of passes", "has_degrees": "tensor-parallel degrees"}
 PLAIN_VERSION = f"{PLAIN_MAJOR}.{FORMAT_MINOR}"
 # Beside seconds, the numbers without a unit that may be fractions.
 FLOATS = frozenset({"bubble_ratio", "factor", "gap", "overlap", "slowdown", "weight_wait"})
@@ -75,7 +77,7 @@ def parse_document(data: bytes, kind: type[D], source: str) -> D:
 
     A file of format version 1.0, 2.0 or 3.0 may hold only keys that are known; one of a later 1.x, 2.x or 3.x may hold
     others, which are ignored with a warning; another major version is refused, a placement in 1.x, and what pairs take
-    in 1.x and 2.x.
+    or tensor-parallel degrees in 1.x and 2.x.
     """
     return _document_of(_parse_json(data, source), kind, source)
 
@@ -92,9 +94,9 @@ def _document_of(tree: Any, kind: type[D], source: str) -> D:
         raise InvalidInputError(
             f"the format version {version!r} is not of the form major.minor", where=f"{source}, /format_version"
         )
-    if int(numbers[1]) not in (PLAIN_MAJOR, PLACED_MAJOR, PAIRED_MAJOR):
+    if not PLAIN_MAJOR <= int(numbers[1]) <= NEWEST_MAJOR:
         raise InvalidInputError(
-            f"format version {version} is not known here, only {PLAIN_MAJOR}.x, {PLACED_MAJOR}.x and {PAIRED_MAJOR}.x",
+            f"format version {version} is not known here, only {PLAIN_MAJOR}.x to {NEWEST_MAJOR}.x",
             where=f"{source}, /format_version",
             fix="use the rtk that wrote the file, or write it again with this one",
         )
@@ -103,13 +105,11 @@ def _document_of(tree: Any, kind: type[D], source: str) -> D:
     document: D = _validate(body, kind, source, tolerate_unknown=minor > FORMAT_MINOR)
     try:
         if int(numbers[1]) < _major_of(document):
-            what, meant = (
-                ("pairs of passes", "these are") if _may_pair(document) else ("a placement", "the placement is")
-            )
+            has = _newest_of(document) or "a placement"
             raise InvalidInputError(
-                f"the document has {what}, which format version {version} does not know",
+                f"the document has {has}, which format version {version} does not know",
                 where="/format_version",
-                fix=f"write {version_of(document)}, if {meant} meant",
+                fix=f"write {version_of(document)}, if that is meant",
             )
         document.validate()
     except InvalidInputError as error:
@@ -158,17 +158,15 @@ def version_of(document: Document) -> str:
 
 
 def _major_of(document: Document) -> int:
-    return PAIRED_MAJOR if _may_pair(document) else PLACED_MAJOR if _is_placed(document) else PLAIN_MAJOR
+    """By what a document has; most kinds never have a placement, or operations that are written as with one."""
+    if _newest_of(document):
+        return NEWEST_MAJOR
+    return PLACED_MAJOR if getattr(document, "is_placed", False) else PLAIN_MAJOR
 
 
-def _may_pair(document: Document) -> bool:
-    """Whether a document says what pairs of passes take; most kinds never do."""
-    return bool(getattr(document, "may_pair", False))
-
-
-def _is_placed(document: Document) -> bool:
-    """Whether a document has a placement, or operations that are written as with one; most kinds never have."""
-    return bool(getattr(document, "is_placed", False))
+def _newest_of(document: Document) -> str | None:
+    """What a document has that only the newest version knows; None: nothing."""
+    return next((has for name, has in NEWEST.items() if getattr(document, name, False)), None)
 
 
 def canonical_json(tree: Any) -> bytes:
@@ -377,8 +375,8 @@ def document_kinds() -> "dict[str, type[Document]]":
 def schema_of(kind: "type[Document]") -> dict[str, Any]:
     """The JSON Schema of a document's class, with its format and version."""
     tree = type_adapter(kind).json_schema()
-    known = {PLACED_MAJOR: "is_placed", PAIRED_MAJOR: "may_pair"}
-    later = "".join(str(major) for major, says in known.items() if hasattr(kind, says))
+    known = {PLACED_MAJOR: ("is_placed",), NEWEST_MAJOR: tuple(NEWEST)}
+    later = "".join(str(major) for major, says in known.items() if any(hasattr(kind, name) for name in says))
     majors = f"[{PLAIN_MAJOR}{later}]" if later else f"{PLAIN_MAJOR}"
     header = {
         "format": {"const": kind.FORMAT},

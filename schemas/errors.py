@@ -88,6 +88,10 @@ class InfeasibleError(RtkError):
     exit_code = 3
 
 
+class NoRoomError(InfeasibleError):
+    """What one GPU holds at least is more than its memory: more of them, or more to a stage, may have room."""
+
+
 class LimitReachedError(RtkError):
     """A limit was reached before the proof that --require-optimal asked for (exit code 4); the answer is written."""
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from .degrees import OPTION as DEGREES
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Overlap, Ratio, Seconds
@@ -289,6 +290,14 @@ class Plan(Displayed):
         return any(template.placement is not None for template in self.templates)
 
     @property
+    def has_degrees(self) -> bool:
+        """Whether its planner was asked for tensor-parallel degrees; then it is a document of format version 3.0.
+
+        Readers of earlier versions would plan it anew at degree 1.
+        """
+        return DEGREES in self.planner.options
+
+    @property
     def may_pair(self) -> bool:
         """Whether a template says what pairs of passes take: then it is a document of format version 3.0."""
         return any(template.overlap is not None for template in self.templates)
@@ -297,6 +306,23 @@ class Plan(Displayed):
     def has_pairs(self) -> bool:
         """Whether some worker runs a forward and a backward side by side."""
         return any("(" in (worker.order or "") for worker in self.workers)
+
+    def without_pairs(self) -> "Plan":
+        """It, with the passes of each pair one after the other, and nothing said of what pairs take.
+
+        Its prediction is left out, for its iterations are longer; itself, where no template says what pairs take.
+        """
+        if not self.may_pair:
+            return self
+        return replace(
+            self,
+            templates=tuple(replace(template, overlap=None) for template in self.templates),
+            workers=tuple(
+                replace(worker, order=None if worker.order is None else flattened(worker.order))
+                for worker in self.workers
+            ),
+            prediction=None,
+        )
 
     def seats_of(self, worker: Worker) -> tuple[int, ...]:
         """The virtual stages that a worker holds, ascending."""
@@ -326,6 +352,10 @@ class Plan(Displayed):
     def stage_at(self, worker: Worker, operation: Operation) -> Stage:
         """The stage that an operation of a worker is of, which says what it costs."""
         return self.template_of(worker.pipeline).stages[self.virtual_stage(worker, operation)]
+
+    def gpus_of(self, worker: Worker) -> int:
+        """On how many GPUs a worker is: as many as its stages are split over."""
+        return max(stage.tensor_parallel for stage in self.stages_of(worker))
 
     def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
         """The layers that a worker holds: ranges, ascending, with others between them."""
@@ -460,17 +490,6 @@ class Plan(Displayed):
                     where=f"{where}/stages",
                     fix="all templates cut the same model: let their last stages end at the same layer",
                 )
-
-
-def without_pairs(plan: Plan) -> Plan:
-    """A plan's orders with what runs side by side one after the other, without a prediction; itself if nothing may."""
-    if not plan.may_pair:
-        return plan
-    templates = tuple(replace(template, overlap=None) for template in plan.templates)
-    workers = (
-        worker if worker.order is None else replace(worker, order=flattened(worker.order)) for worker in plan.workers
-    )
-    return replace(plan, templates=templates, workers=tuple(workers), prediction=None)
 
 
 def merged_ranges(layers: Iterable[Layers]) -> tuple[Layers, ...]:

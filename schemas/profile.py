@@ -11,7 +11,7 @@ from .errors import InfeasibleError, InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Overlap, Seconds
 from .quantities import print_apart, print_bytes, print_time
 
-DataType = Literal["fp32", "bf16"]
+DataType = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,15 @@ def half_width(values: Sequence[float]) -> float:
 
     lower, _, upper = quantiles(values, n=4)
     return (upper - lower) / 2
+
+
+def told_overlap(ratio: float) -> float:
+    """What a profile says of pairs that were measured to take so much of their passes one after the other.
+
+    A pair takes as long as the longer of its passes, which is half of both or more, and no more than both; what is
+    measured may be a little beside.
+    """
+    return min(max(ratio, 0.501), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +191,9 @@ class Layer:
     micro-batch; `state_bytes` are gradients and optimizer state; `output_bytes` go to the next layer. A layer whose
     matrix is that of an earlier one (tied weights) names it in `tied_to`: `parameter_bytes` and `state_bytes` count the
     matrix in both, for each of two stages holds a copy; `tied_bytes` and `tied_state_bytes` are what a stage that holds
-    both saves.
+    both saves. With tensor parallelism a rank holds 1/t of everything but `replicated_bytes`, the part of
+    `activation_bytes` that each has whole. `gradient_bytes` is the part of `state_bytes` that is gradients, where they
+    are not in the numbers of the parameters.
     """
 
     costs: Annotated[tuple[LayerCost, ...], MinLen(1)]
@@ -195,8 +206,12 @@ class Layer:
     tied_to: Index | None = None
     tied_bytes: Bytes | None = None
     tied_state_bytes: Bytes | None = None
+    replicated_bytes: Bytes | None = None
+    gradient_bytes: Bytes | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"tied_to", "tied_bytes", "tied_state_bytes"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset(
+        {"tied_to", "tied_bytes", "tied_state_bytes", "replicated_bytes", "gradient_bytes"}
+    )
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
@@ -228,6 +243,11 @@ class HoldsBytes(Protocol):
         """What of its state is that matrix's."""
         ...
 
+    @property
+    def gradient_bytes(self) -> float | None:
+        """What of its state is gradients, in numbers of their own; None: in those of the parameters."""
+        ...
+
 
 def added_bytes(layer: HoldsBytes, first: int) -> tuple[float, float]:
     """The parameters and the state that a layer adds to a stage from layer `first` on, in bytes.
@@ -255,10 +275,52 @@ def held_by(
         ranges: of the layers that count.
         beside: those that the worker holds anyway; a tied matrix that it has already does not count again.
     """
+    added = [bytes_ for _, bytes_ in _added_by(layers, ranges, beside)]
+    return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
+
+
+def gradients_held(
+    layers: "Sequence[HoldsBytes]", ranges: Iterable[tuple[int, int]], beside: Iterable[tuple[int, int]] = ()
+) -> float:
+    """The gradients among what `held_by` counts, in bytes: as many as of the parameters, or as the layers say."""
+    return sum(own * _gradient_share(layer) for layer, (own, _) in _added_by(layers, ranges, beside))
+
+
+def summed_bytes(
+    layers: "Sequence[HoldsBytes]", ranges: Iterable[tuple[int, int]], beside: Iterable[tuple[int, int]] = ()
+) -> float:
+    """What an all-reduce of the gradients among what `held_by` counts sums up, in bytes.
+
+    A reduce-scatter of the gradients and an all-gather of the parameters each send half of what an all-reduce sends; so
+    where the two are in unlike numbers, it is their mean that counts.
+    """
+    added = _added_by(layers, ranges, beside)
+    return sum(
+        own if layer.gradient_bytes is None else own * (1 + _gradient_share(layer)) / 2 for layer, (own, _) in added
+    )
+
+
+def activations_held(layers: "Sequence[Layer]", degree: int) -> float:
+    """The activations of a micro-batch that each GPU of a stage of these layers holds, in bytes."""
+    replicated_bytes = sum(layer.replicated_bytes or 0.0 for layer in layers)
+    return replicated_bytes + (sum(layer.activation_bytes for layer in layers) - replicated_bytes) / degree
+
+
+def _gradient_share(layer: HoldsBytes) -> float:
+    """Bytes of gradients over those of parameters."""
+    return layer.gradient_bytes / layer.parameter_bytes if layer.gradient_bytes and layer.parameter_bytes else 1.0
+
+
+def _added_by(
+    layers: "Sequence[HoldsBytes]", ranges: Iterable[tuple[int, int]], beside: Iterable[tuple[int, int]]
+) -> list[tuple[HoldsBytes, tuple[float, float]]]:
+    """Each layer of the ranges, with the parameters and the state that it adds to a worker."""
     counted = [number for first, stop in ranges for number in range(first, stop)]
     held = {*counted, *(number for first, stop in beside for number in range(first, stop))}
-    added = [added_bytes(layers[number], 0 if layers[number].tied_to in held else number) for number in counted]
-    return sum(parameter_bytes for parameter_bytes, _ in added), sum(state_bytes for _, state_bytes in added)
+    return [
+        (layers[number], added_bytes(layers[number], 0 if layers[number].tied_to in held else number))
+        for number in counted
+    ]
 
 
 def ring_steps(ranks: int) -> int:
@@ -312,13 +374,40 @@ class Connection:
         return max(*sends_s.values(), *receives_s.values())
 
 
+SideBySide = Literal["stages", "peers"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """What a whole node has of the network between nodes, and who sits in it.
+
+    Attributes:
+        gpus: M, of a node.
+        bandwidth_bytes_per_s: of all its network cards together, each way: what leaves the node at once shares it.
+        side_by_side: whose GPUs are neighbours: the "stages" of a pipeline, as `rtk run` and torchrun seat them (worker
+            k/i on number k * pp + i), or the "peers" of a stage, as Megatron-LM and torchtitan do (ranks are counted
+            by tensor-parallel rank first, then by pipeline, then by stage).
+    """
+
+    gpus: Count
+    bandwidth_bytes_per_s: BytesPerSecond
+    side_by_side: SideBySide = "stages"
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The paths between workers of one node and between nodes."""
+    """The paths between workers of one node and between nodes, each as one pair of GPUs has it that is alone.
+
+    `node` says what the GPUs of a node share between nodes; None: nothing, each pair has its path to itself.
+    """
 
     intra_node: Connection | None = None
     inter_node: Connection | None = None
+    node: NodeNetwork | None = None
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"node"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     @property
@@ -369,6 +458,14 @@ class Profile:
                     where=f"/layers/{index}/weight_stash_bytes",
                     fix="activation_bytes counts all that is held from F on, the stash included",
                 )
+            for part, whole in (("replicated_bytes", "activation_bytes"), ("gradient_bytes", "state_bytes")):
+                if (getattr(layer, part) or 0.0) > getattr(layer, whole):
+                    less, more = print_apart(getattr(layer, part), getattr(layer, whole), print_bytes)
+                    raise InvalidInputError(
+                        f"{part}, {less}, are more than the {whole}, {more}, that they are a part of",
+                        where=f"/layers/{index}/{part}",
+                        fix=f"{whole} count them, too",
+                    )
             if layer.tied_to is not None and layer.tied_to >= index:
                 raise InvalidInputError(
                     f"layer {index} is tied to layer {layer.tied_to}, which does not come before it",
@@ -391,6 +488,11 @@ class Profile:
                 )
             for cost in layer.costs:
                 self._check_boundary(cost, index)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """The tensor-parallel degrees that all layers have costs at, ascending."""
+        return tuple(sorted(set.intersection(*({cost.tensor_parallel for cost in one.costs} for one in self.layers))))
 
     @property
     def inner(self) -> BoundaryCost:

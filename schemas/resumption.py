@@ -431,6 +431,11 @@ class Resumption(Displayed):
     __pydantic_config__: ClassVar[Any] = STRICT
 
     @property
+    def has_degrees(self) -> bool:
+        """Whether its plan does."""
+        return self.plan.has_degrees
+
+    @property
     def is_placed(self) -> bool:
         """Whether some worker holds, or did, several virtual stages; then it is a document of format version 2.0."""
         told = self.rest.standings

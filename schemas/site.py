@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import InfeasibleError, InvalidInputError, remark
@@ -11,6 +12,7 @@ from .text import listed
 if TYPE_CHECKING:
     from .atlas import Atlas
     from .cluster import Cluster, Overlay, OverlayConditions
+    from .degrees import Degrees
     from .plan import Place, Plan
     from .profile import Profile
     from .templates import Templates
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     Made = TypeVar("Made", Plan, Atlas, Templates)
 
 SLURM = "slurm"
+ASSUMED_NETWORK = (
+    "nothing says what network joins the nodes: assumed are 45 GB/s and 14 us for each GPU, all at once (a 400 Gb/s "
+    "card each). Name the machine (--cluster 16xdgx-h100), or write `network: {nics: 4x100Gbit/s}` into its file"
+)
 
 
 @dataclass(frozen=True)
@@ -34,17 +40,21 @@ class Site:
 
         return profile if self.cluster is None else _with_usual(on_cluster(profile, self.cluster), self.cluster)
 
-    def troubles(self, pp: int, dp: int) -> "OverlayConditions":
+    def troubles(self, pp: int, dp: int, degrees: "Degrees" = 1) -> "OverlayConditions":
         """What the overlay means for pipelines of a shape, said in a line.
 
+        Args:
+            pp, dp: the shape.
+            degrees: GPUs of a worker, of all stages or of each.
+
         Raises:
-            InfeasibleError: the cluster has fewer GPUs than workers.
+            InfeasibleError: the cluster has fewer GPUs than the workers, or a worker's would lie in two nodes.
         """
         from .cluster import OverlayConditions, seats_of_shape, troubles
 
         if self.cluster is None:
             return OverlayConditions()
-        seats = seats_of_shape(self.cluster, pp, dp)
+        seats = seats_of_shape(self.cluster, pp, dp, degrees)
         return OverlayConditions() if self.overlay is None else _told(troubles(seats, self.overlay))
 
     def troubles_of(self, plan: "Plan") -> "OverlayConditions":
@@ -64,7 +74,7 @@ class Site:
             slow={place: factor for place, factor in found.slow.items() if place not in gone},
         )
 
-    def delays_alone(self, pp: int, dp: int) -> "OverlayConditions":
+    def delays_alone(self, pp: int, dp: int, degrees: "Degrees" = 1) -> "OverlayConditions":
         """The same, for planners that know slow links only.
 
         Raises:
@@ -72,7 +82,7 @@ class Site:
         """
         from .plan import name_of
 
-        found = self.troubles(pp, dp)
+        found = self.troubles(pp, dp, degrees)
         for places, word in ((found.failed, "has failed"), (tuple(found.slow), "is slow")):
             if places:
                 raise InvalidInputError(
@@ -82,13 +92,13 @@ class Site:
                 )
         return found
 
-    def failed_alone(self, pp: int, dp: int) -> "tuple[Place, ...]":
+    def failed_alone(self, pp: int, dp: int, degrees: "Degrees" = 1) -> "tuple[Place, ...]":
         """The dead workers, for plans made before, when nothing was slow.
 
         Raises:
             InvalidInputError: something is slow now.
         """
-        found = self.troubles(pp, dp)
+        found = self.troubles(pp, dp, degrees)
         if found.slow or found.link_delay_s:
             raise InvalidInputError(
                 "workers or links are slow on this cluster, and the atlas was made for healthy ones",
@@ -194,16 +204,19 @@ def machines_of(cluster: "str | Cluster | None", nodes: int | None, tensor_paral
 
 
 def read_cluster(text: str) -> "Cluster":
-    """A cluster by the value of `--cluster`: `slurm`, `16x8`, or a YAML file.
+    """A cluster by the value of `--cluster`: `slurm`, `16x8`, `16xdgx-a100`, or a YAML file.
 
     Raises:
         InvalidInputError: there is no such cluster, or its file is wrong; says where.
     """
-    from .cluster_file import counted_cluster, read_cluster_file, slurm_cluster
+    from .cluster_file import counted_cluster, machine_cluster, read_cluster_file, slurm_cluster
     from .fields import MOST_NODES
 
     if text == SLURM:
         return slurm_cluster(os.environ)
+    machines = re.fullmatch(r"([1-9]\d{0,5})x([A-Za-z][\w-]*)", text)
+    if machines is not None and not Path(text).exists():
+        return machine_cluster(int(machines[1]), machines[2], "--cluster")
     counts = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text)
     if counts is None:
         return read_cluster_file(text)
@@ -254,6 +267,7 @@ def _with_usual(profile: "Profile", cluster: "Cluster") -> "Profile":
     usual, network, device = gpu(cluster.gpu), profile.network, profile.device
     if network.inter_node is None and len(cluster.nodes) > 1:
         network = replace(network, inter_node=INTER_NODE)
+        remark(ASSUMED_NETWORK)
     if network.intra_node is None:
         network = replace(network, intra_node=usual.intra_node)
     if device.memory_bytes is None:

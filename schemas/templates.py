@@ -41,7 +41,7 @@ class PipelineTemplate:
 class LayerState:
     """What one layer holds on all its GPUs together: parameters, and gradients and optimizer state, in bytes.
 
-    `tied_to`, `tied_bytes` and `tied_state_bytes` are those of the profile's layer.
+    `tied_to`, `tied_bytes`, `tied_state_bytes` and `gradient_bytes` are those of the profile's layer.
     """
 
     parameter_bytes: Bytes = 0.0
@@ -49,8 +49,9 @@ class LayerState:
     tied_to: Index | None = None
     tied_bytes: Bytes | None = None
     tied_state_bytes: Bytes | None = None
+    gradient_bytes: Bytes | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"tied_to", "tied_bytes", "tied_state_bytes"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"tied_to", "tied_bytes", "tied_state_bytes", "gradient_bytes"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
 

@@ -8,6 +8,7 @@ from ...schemas.plan import Plan
 from ...schemas.quantities import print_bytes, print_percent, print_time
 from ...schemas.text import counted, joined
 from ..choosing import comparison
+from ..degrees import degree_comparison
 from ..greyhound.mitigate import topology_words
 from .binding import BindingBound, BindingLimit
 from .explain import Busiest, CriticalPath, Explanation, Leg, PathSegment, Share
@@ -46,6 +47,12 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
             lines += ["", f"{bound} is for the routing taken: micro-batches on other workers might take less."]
         else:
             lines += ["", f"{bound} is over all routings: nor would micro-batches on other workers take less."]
+    gpus = sorted(set(map(plan.gpus_of, plan.workers))) if plan is not None else []
+    if gpus and gpus != [1]:
+        lines += ["", f"A worker is {joined(map(str, gpus), 'or')} GPUs, which share its layers (tensor parallelism)."]
+    degrees = list(degree_comparison(plan)) if plan is not None else []
+    if degrees:
+        lines += ["", "What each degree is worth", *(f"{INDENT}{line}" for line in degrees)]
     compared = list(comparison(plan)) if plan is not None else []
     if compared:
         lines += ["", "What each placement is worth", *(f"{INDENT}{line}" for line in compared)]

@@ -586,7 +586,7 @@ class Burdens:
     """
 
     def __init__(self, ending: Ending, sizes: Ints) -> None:
-        self._sizes, self._connection = sizes, ending.connection
+        self._sizes, self._rings = sizes, ending.rings
         self._reduced_bytes, self._reduced = np.unique(ending.reduced_bytes[: len(sizes)], return_inverse=True)
         self._steps_s, self._steps = np.unique(ending.optimizer_s[: len(sizes)], return_inverse=True)
 
@@ -632,4 +632,4 @@ class Burdens:
         return [Box(box.reduced, IndexRange(first, middle)), Box(box.reduced, IndexRange(middle + 1, last))]
 
     def _reduce_s(self, place: int, pipelines: int) -> float:
-        return self._connection.ring_s(float(self._reduced_bytes[place]), pipelines)
+        return self._rings.ring_s(float(self._reduced_bytes[place]), pipelines)

@@ -54,6 +54,7 @@ class Stages:
         forward_s, backward_input_s, backward_weight_s, optimizer_s: sums over the layers.
         backward_s: the same of full backward passes; None where neither a layer nor a boundary says what one takes.
         static_bytes, activation_bytes, weight_stash_bytes: of all GPUs of the stage together.
+        replicated_bytes: what of the activations each of them holds whole.
         memory_bytes: of a GPU; infinite where there is no limit.
     """
 
@@ -65,6 +66,7 @@ class Stages:
     static_bytes: FloatArray
     activation_bytes: FloatArray
     weight_stash_bytes: FloatArray
+    replicated_bytes: FloatArray
     memory_bytes: float
     backward_s: FloatArray | None = None
 
@@ -82,10 +84,14 @@ class Stages:
         """t of the stage with that index of its degree, first layer and end, as in the table."""
         return float(self.forward_s[stage] + self.backward_input_s[stage] + self.backward_weight_s[stage])
 
+    def activation_shares(self, degrees: FloatArray | int) -> FloatArray:
+        """What each GPU of a stage holds of a micro-batch, at these degrees, in bytes."""
+        return self.replicated_bytes + (self.activation_bytes - self.replicated_bytes) / degrees
+
     def room(self) -> FloatArray:
         """Micro-batches whose activations fit each stage's GPUs at once, whole numbers; below 1 where it cannot be."""
         degrees = np.array(self.degrees)[:, None, None]
-        limit, activation = self.memory_bytes - self.static_bytes / degrees, self.activation_bytes / degrees
+        limit, activation = self.memory_bytes - self.static_bytes / degrees, self.activation_shares(degrees)
         with np.errstate(all="ignore"):
             room = np.floor(limit / activation)
             room += (room + 1) * activation <= limit
@@ -109,7 +115,7 @@ class Stages:
             backward_input_s=float(self.backward_input_s[at]),
             backward_weight_s=float(self.backward_weight_s[at]),
             optimizer_s=float(self.optimizer_s[at]),
-            activation_bytes=float(self.activation_bytes[first, stop]) / gpus,
+            activation_bytes=float(self.activation_shares(gpus)[first, stop]),
             weight_stash_bytes=float(self.weight_stash_bytes[first, stop]) / gpus,
             memory_limit_bytes=None if limit == inf else limit,
             backward_s=None if self.backward_s is None else float(self.backward_s[at]),
@@ -128,7 +134,7 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
         InvalidInputError: with the degrees that all layers have, a node's GPUs cannot all be used.
     """
     layers = profile.layers
-    degrees = [degree for degree in _common_degrees(layers) if degree <= gpus_per_node]
+    degrees = [degree for degree in profile.degrees if degree <= gpus_per_node]
     if fill_of(degrees, gpus_per_node) == inf:
         raise InvalidInputError(
             f"stages of {' or '.join(map(str, degrees))} GPUs, the tensor-parallel degrees that all layers have, do "
@@ -158,6 +164,7 @@ def stages_of(profile: Profile, gpus_per_node: int, memory_limit_bytes: float | 
         static_bytes=sums,
         activation_bytes=_sums([layer.activation_bytes for layer in layers]),
         weight_stash_bytes=_sums([layer.weight_stash_bytes for layer in layers]),
+        replicated_bytes=_sums([layer.replicated_bytes or 0.0 for layer in layers]),
         memory_bytes=inf if memory_bytes is None else memory_bytes,
         backward_s=_sums([[cost.full_s for cost in row] for row in costs], inner.backward_s) if has_full else None,
     )
@@ -174,7 +181,7 @@ def fill_of(degrees: Iterable[int], gpus_per_node: int) -> float:
 
 def missing_degree(profile: Profile, gpus_per_node: int, most: int) -> str:
     """What to profile so that at most `most` stages fill a node: the degree that the fewest layers lack."""
-    layers, common = profile.layers, _common_degrees(profile.layers)
+    layers, common = profile.layers, profile.degrees
     useful = (
         d for d in range(1, gpus_per_node + 1) if d not in common and fill_of([*common, d], gpus_per_node) <= most
     )
@@ -183,10 +190,6 @@ def missing_degree(profile: Profile, gpus_per_node: int, most: int) -> str:
     first, others = lacking[degree][0], len(lacking[degree]) - 1
     lack = f"and {others} more lack" if others else "lacks"
     return f"profile tensor_parallel {degree} for every layer: layer {first} {lack} it"
-
-
-def _common_degrees(layers: Sequence[Layer]) -> list[int]:
-    return sorted(set.intersection(*(_degrees(layer) for layer in layers)))
 
 
 def _degrees(layer: Layer) -> set[int]:

@@ -24,8 +24,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
+from ...schemas.network import Rings, rings_of_nodes
 from ...schemas.plan import Link, Stage
-from ...schemas.profile import Connection, HoldsBytes, held_bytes
+from ...schemas.profile import Connection, HoldsBytes, summed_bytes
 from ...schemas.templates import PipelineTemplate, Templates
 from ..batch.exact import Pace
 from ..scheduling.forms import Form, pays
@@ -303,13 +304,13 @@ class Ending:
 
     Attributes:
         smallest: nodes of the first.
-        connection: that the all-reduce takes.
+        rings: that the all-reduce takes.
         reduced_bytes: of each template, the most that the GPUs of one stage sum up each.
         optimizer_s: of each template, the longest step.
     """
 
     smallest: int
-    connection: Connection
+    rings: Rings
     reduced_bytes: tuple[float, ...]
     optimizer_s: tuple[float, ...]
 
@@ -317,14 +318,14 @@ class Ending:
         """The longest all-reduce between pipelines of these sizes, and the longest optimizer step, in s."""
         used = {size - self.smallest for size in sizes}
         most_bytes, step_s = max(self.reduced_bytes[n] for n in used), max(self.optimizer_s[n] for n in used)
-        return self.connection.ring_s(most_bytes, len(sizes)) + step_s
+        return self.rings.ring_s(most_bytes, len(sizes)) + step_s
 
 
 def ending_of(templates: Templates) -> Ending:
     """The ending of each of the templates."""
     return Ending(
         templates.smallest,
-        connection_of(templates),
+        rings_of(templates),
         tuple(max(reduced_bytes(templates.layers, stage) for stage in one.stages) for one in templates.templates),
         tuple(max(stage.optimizer_s for stage in one.stages) for one in templates.templates),
     )
@@ -335,6 +336,11 @@ def connection_of(templates: Templates) -> Connection:
     return templates.network.between_workers or Connection()
 
 
+def rings_of(templates: Templates) -> Rings:
+    """How gradients are summed: each pipeline has whole nodes."""
+    return rings_of_nodes(templates.network, templates.gpus_per_node)
+
+
 def reduced_bytes(layers: Sequence[HoldsBytes], stage: Stage) -> float:
-    """What a GPU of a stage sums with others: its share of the gradients, as many bytes as of the parameters."""
-    return held_bytes(layers, *stage.layers)[0] / stage.tensor_parallel
+    """What a GPU of a stage sums with others: its share of the gradients."""
+    return summed_bytes(layers, [stage.layers]) / stage.tensor_parallel

@@ -27,7 +27,7 @@ from ..scheduling.assemble import bubble_ratio, checked, with_orders_and_predict
 from ..scheduling.lower_bound import lower_bound
 from ..scheduling.problem import Orders, Problem, coded, home_problem, in_jobs
 from .instantiation import instantiate, microbatches_of
-from .pace import connection_of, reduced_bytes
+from .pace import reduced_bytes, rings_of
 
 if TYPE_CHECKING:
     from ..batch.distribute import Objective as BatchObjective
@@ -155,10 +155,10 @@ def ordered_of(templates: Templates, sizes: Sequence[int], microbatches: Sequenc
 
 def template_among(templates: Templates, template: PipelineTemplate, peers: int) -> Template:
     """A template as a plan has it, its all-reduce between so many pipelines."""
-    connection = connection_of(templates)
+    rings = rings_of(templates)
 
     def reduced(stage: Stage) -> Stage:
-        return replace(stage, allreduce_s=connection.ring_s(reduced_bytes(templates.layers, stage), peers))
+        return replace(stage, allreduce_s=rings.ring_s(reduced_bytes(templates.layers, stage), peers))
 
     return Template(template_name(template.nodes), tuple(map(reduced, template.stages)), template.links)
 

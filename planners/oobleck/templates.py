@@ -209,7 +209,14 @@ def plan_templates(
         gpus_per_node=gpus_per_node,
         templates=tuple(_template(profile, request, mapping) for mapping in mapper.best(specification.sizes)),
         layers=tuple(
-            LayerState(one.parameter_bytes, one.state_bytes, one.tied_to, one.tied_bytes, one.tied_state_bytes)
+            LayerState(
+                one.parameter_bytes,
+                one.state_bytes,
+                one.tied_to,
+                one.tied_bytes,
+                one.tied_state_bytes,
+                one.gradient_bytes,
+            )
             for one in profile.layers
         ),
         network=profile.network,

@@ -6,14 +6,21 @@ its own last operation, all-reduce and step included, and leaves out the virtual
 
 * **One machine**: it runs one operation at a time (`scheduling/one_machine.py`).
 * **Ramps**: where its limit holds less than all its F at once, it runs nothing but F before its first I, no sooner than
-  the least head h of an I, and no more of them than fit: work A at most. After its last F, which the least tail q of an
-  F follows, it runs nothing but I and W of what is held then: work B at most. What is left lies between the two, so
-  the value is at least h + (work - A - B) + q; and likewise with one ramp only, from its least head, or to its least
-  tail. A and B are knapsacks, of fractions, the limit rounded down to what sizes can add up to.
+  the least head h of an I, and no more of them than fit: up to h work A at most, of each seat no more than there is
+  time for from its least head on. After its last F, which the least tail q of an F follows, it runs nothing but I and W
+  of what is held then: work B at most. What is left lies between the two, so the value is at least
+  h + (work - A - B) + q; and likewise with one ramp only, from its least head, or to its least tail. A and B are
+  knapsacks, of fractions, the limit rounded down to what sizes can add up to.
 * **Turns**: from F at its seat i to the end of I at its last one a micro-batch gives nothing back, and at some time of
   that holds its activations of all seats, A in sum, while all others hold those of the seats up to i at least, a. So no
   more than 1 + (limit - A) / a are on this way at once, and of M as many as are not come one after the other. What they
   give back first is a stash, after some W: where stashes are as large, that W lies between two of them, too.
+* **Turns of two seats** x and y, where 2n chunks fit (also called turns): when the F at y of micro-batch j + n starts,
+  those up to it have begun 2 (j + n + 1) chunks there, and those before j have given back 2j at most. So two chunks of
+  j or later ones have been given back, by W that follow the I of j at y. From the start of that I on the worker has
+  thus run I at y, two W with their other I, and one more F: at x of j + n, or else that was before, and then with it
+  and without a W there was no room for F at y of j + n - 1, which so is among them. So from the F of j to that of j + n
+  it takes as long as the way to the I and all these.
 * **Area**: each micro-batch holds its activation from the start of F to the end of I, for a way down the later virtual
   stages and back at least, then its stash for W. In the time from the first start to the last end no more fits than the
   limit times it.
@@ -31,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import floor, inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -242,11 +250,11 @@ class _Seat(NamedTuple):
 
 
 class HeldJobs(NamedTuple):
-    """Micro-batches that may be held at once: work that each brings, its bytes, and how many there are."""
+    """Micro-batches that may be held at once: work that each brings, its bytes, and how many there are or have time."""
 
     work_s: float
     size_bytes: float
-    jobs: int
+    jobs: float
 
 
 class _View:
@@ -304,12 +312,16 @@ class _View:
         """Ramps in which F, I and W count so much."""
         work_s = sum(count * sum(cost) for count, cost in zip(counts, costs, strict=True))
         sized = list(zip(costs, self._activation_bytes, counts, strict=True))
-        entering = [HeldJobs(f, size, count) for (f, _, _), size, count in sized]
+        begun_s, turned_s = (min(float(seat.heads_s[kind, 0]) for seat in self._seats) for kind in (FORWARD, BACKWARD))
+        ready_s = [max(0.0, turned_s - float(seat.heads_s[FORWARD, 0])) for seat in self._seats]
+        entering = [
+            HeldJobs(f, size, min(count, time_s / f if f else inf))
+            for ((f, _, _), size, count), time_s in zip(sized, ready_s, strict=True)
+        ]
         leaving = [HeldJobs(b + w, size, count) for (_, b, w), size, count in sized]
         # A micro-batch is either whole or stashed: to let it be both only makes the ramp longer.
         leaving += [HeldJobs(w, size, n) for (_, _, w), size, n in zip(costs, self._stash_bytes, counts, strict=True)]
         first_s, last_s = most_work_s(entering, self._limit_bytes), most_work_s(leaving, self._limit_bytes)
-        begun_s, turned_s = (min(float(seat.heads_s[kind, 0]) for seat in self._seats) for kind in (FORWARD, BACKWARD))
         entered_s = min(float(seat.tails_s[FORWARD, -1]) for seat in self._seats)
         ended_s = min(float(queue.tails_s[-1]) for queue in self.queues())
         yield turned_s, max(0.0, work_s - first_s - last_s), entered_s
@@ -336,6 +348,10 @@ class _View:
                 yield self._turns_from(group, first, [bytes_of[stage][0] for stage in stages], 0.0)
                 if is_split:
                     yield self._turns_from(group, first, [min(bytes_of[stage]) for stage in stages], first_w_s)
+            if is_split and all(seat.share == 1 for seats in group for seat in seats):  # not where passes overlap
+                for seats in group:
+                    for x, y in combinations(seats, 2):
+                        yield from self._turns_of_two(x, y, min(*bytes_of[x.part.stage], *bytes_of[y.part.stage]))
 
     def _turns_from(
         self, group: Sequence[Sequence[_Seat]], first: int, kept_bytes: Sequence[float], more_s: float
@@ -351,6 +367,20 @@ class _View:
         begun_s = min(float(seats[first].heads_s[FORWARD, 0]) for seats in group)
         ended_s = min(float(seats[-1].tails_s[BACKWARD, -1]) for seats in group)
         return begun_s, turns * way_s + (turns - 1) * more_s, ended_s
+
+    def _turns_of_two(self, x: _Seat, y: _Seat, kept_bytes: float) -> Iterator[tuple[float, float, float]]:
+        """From F to F at y, the later of two seats, n micro-batches on at a time; each chunk holds so much until W."""
+        if not kept_bytes:
+            return
+        chunks = floor(self._limit_bytes / kept_bytes * (1 + ROUNDING))
+        apart, jobs = max(1, (chunks + 1) // 2), x.part.jobs
+        (x_f, x_i, x_w), (y_f, y_i, y_w) = x.all_seconds, y.all_seconds
+        given_back_s = min(x_i + x_w + y_w, y_i + 2 * y_w, y_i + 2 * (x_i + x_w))
+        turn_s = y.part.chain.way_s(y.part.stage, y.part.stage) + given_back_s + min(x_f, y_f)
+        for first in range(min(apart, jobs - apart)):
+            turns = (jobs - 1 - first) // apart
+            last = first + turns * apart
+            yield float(y.heads_s[FORWARD, first]), turns * turn_s + y_f, float(y.tails_s[FORWARD, last])
 
     def _area(self) -> tuple[float, float, float]:
         """The least time in which the limit has room for all."""
@@ -375,7 +405,7 @@ def most_work_s(items: Iterable[HeldJobs], limit_bytes: float) -> float:
     found_s = sum(item.jobs * item.work_s for item in items if item.size_bytes == 0)
     sized = [item for item in items if item.size_bytes > 0]
     for item in sorted(sized, key=lambda item: item.work_s / item.size_bytes, reverse=True):
-        taken = min(float(item.jobs), left / item.size_bytes)
+        taken = min(item.jobs, left / item.size_bytes)
         found_s += taken * item.work_s
         left = max(0.0, left - taken * item.size_bytes)
     return found_s

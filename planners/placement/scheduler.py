@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...schemas.errors import InfeasibleError
+from ...schemas.errors import NoRoomError
 from ...schemas.quantities import print_bytes
 from ..scheduling.forms import Form, pays
 from ..scheduling.problem import FORWARD, KINDS, ROUNDING
@@ -50,7 +50,7 @@ class SeatScheduler:
         runs: about how many runs will follow: decides whether machine code is worth its while.
 
     Raises:
-        InfeasibleError: a limit does not admit what one micro-batch needs.
+        NoRoomError: a limit does not admit what one micro-batch needs.
     """
 
     def __init__(self, problem: PlacedProblem, runs: int = 1) -> None:
@@ -137,12 +137,12 @@ def reserves_bytes(problem: PlacedProblem) -> Floats:
     """What each worker must have room for: the most that one of the jobs routed to it needs there; array of workers.
 
     Raises:
-        InfeasibleError: its limit is less.
+        NoRoomError: its limit is less.
     """
     most = needed_bytes(problem)
     for worker in np.flatnonzero(most > problem.limit_bytes * (1 + ROUNDING)).tolist():
         column, limit_bytes = int(problem.worker_column[worker]), problem.limit_bytes[worker]
-        raise InfeasibleError(
+        raise NoRoomError(
             f"a micro-batch needs {print_bytes(most[worker])} at column {column}, over all its virtual stages there, "
             f"and the memory limit is {print_bytes(limit_bytes)}",
             where="--memory-limit",
@@ -165,7 +165,7 @@ def costs_of(problem: PlacedProblem, form: Form) -> SeatCosts:
     """A problem as the kernels take it.
 
     Raises:
-        InfeasibleError: a limit does not admit what one micro-batch needs.
+        NoRoomError: a limit does not admit what one micro-batch needs.
     """
     workers, stages, executor = problem.workers, problem.stages, problem.executor
     routed = np.zeros((workers, stages), dtype=np.int64)  # jobs at each seat

@@ -1,4 +1,4 @@
-"""From a placed problem to orders: rules, published orders, and annealing of due times.
+"""From a placed problem to orders: rules, published orders, annealing of due times, and entries one by one.
 
 Each part stops at the proven lower bound, so most problems never see the next one.
 """
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
+from .entries import one_by_one
 from .exact_seats import SeatCpSat
 from .pairs import neighbours_paired, other_pairs
 from .published import published_orders
@@ -35,6 +36,8 @@ PUBLISHED_OPERATIONS = 120_000
 RULES_OPERATIONS = 10_000_000
 HURRIED_OPERATIONS = 600_000
 ANNEALED_OPERATIONS = 12_000_000
+# By what factor the best must lie above the bound for entries to be chosen one by one.
+WIDE_GAP = 1.03
 # From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
 ANNEALING_RUNS = 6000
@@ -94,6 +97,7 @@ def solve(
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
         lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
+        lambda best: _try_entries(problem, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort) if problem.overlap == 1 else _repaired(problem, best),
     )
     for part in parts:
@@ -103,13 +107,15 @@ def solve(
     return best
 
 
-def _try_rules(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution) -> PlacedSolution:
+def _try_rules(
+    problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, found_by: str = "portfolio"
+) -> PlacedSolution:
     """The best by these rules."""
     scheduler = SeatScheduler(problem, runs=len(rules))
     for one in rules:
         found_s = scheduler.run(one)
         if found_s < best.value_s:
-            best = _better(best, found_s, scheduler.orders(), "portfolio")
+            best = _better(best, found_s, scheduler.orders(), found_by)
             if best.optimal:
                 break
     return best
@@ -137,7 +143,7 @@ def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolut
     Under limits one of the starts has greedy priorities with paced entries, even if others are better as they are: from
     there moves of entries alone lead far.
     """
-    runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
+    runs = _annealing_runs(problem)
     if runs < FEWEST_RUNS:
         return best
     scheduler = SeatScheduler(problem, runs=len(rules) + (STARTS + 1) * runs)
@@ -147,6 +153,26 @@ def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolut
     for start in starts:
         best = _anneal_from(scheduler, start, best, runs, chance)
     return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
+
+
+def _annealing_runs(problem: PlacedProblem) -> int:
+    """How many rules annealing tries from each of its starts."""
+    return min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
+
+
+def _try_entries(problem: PlacedProblem, best: PlacedSolution, seed: int) -> PlacedSolution:
+    """Entries that are chosen one by one, where a limit leaves a gap that is worth it; if they are better, annealing
+    goes on from there."""
+    if best.value_s <= best.bound_s * WIDE_GAP:
+        return best
+    rules = one_by_one(problem, best.value_s)
+    if rules is None:
+        return best
+    better = _try_rules(problem, [rules], best, "entries")
+    runs = _annealing_runs(problem)
+    if better is best or runs < FEWEST_RUNS:
+        return better
+    return _anneal_from(SeatScheduler(problem, runs=runs), rules, better, runs, random.Random(seed))
 
 
 def _anneal_from(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from ...schemas.atlas import Atlas, AtlasEntry
+from ...schemas.degrees import AskedDegrees, Degrees
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError, remark
 from ...schemas.files import STANDARD_STREAM
@@ -16,6 +17,7 @@ from ...schemas.profile import Profile
 from ...schemas.site import Site, site_of
 from ...schemas.text import counted, known
 from ..choosing import PlacementChoice, parse_placement, plan_chosen
+from ..degrees import DegreeChoice, choose_degrees, degree_comparison, naming_what_fits, plan_at_degrees
 from ..placement.own_proof import ask_any_solver
 from ..placement.problem import placed_problem
 from ..placement.scheduler import reserves_bytes
@@ -30,6 +32,10 @@ from .verbs import Delays, Factors, WorkerName, effort_of, factors, limits_of, l
 
 if TYPE_CHECKING:
     from ...schemas.cluster import Cluster
+
+
+Opening = tuple[Atlas, tuple[Place, ...]]  # what plans have in common, and who is dead on the machines
+SWAPPED = "workers of unlike stages may swap places"
 
 
 def plan_slipstream(
@@ -53,6 +59,7 @@ def plan_slipstream(
     overlay: str | None = None,
     placement: str = "plain",
     chunks: int | None = None,
+    tensor_parallel: AskedDegrees = None,
 ) -> Plan:
     """Plan for dead workers: their micro-batches run on their peers, in the bubbles (SlipStream).
 
@@ -66,7 +73,7 @@ def plan_slipstream(
         cost: what normalization reckons with: "heuristic" as in the paper, or real schedules ("scheduler").
         slow: how many times as long slow workers take.
         solver, time_limit, seed: as for `plan_adaptra`.
-        placement, chunks: as for `plan_pipeline`.
+        placement, chunks, tensor_parallel: as for `plan_pipeline`.
 
     Returns:
         A checked plan; without failures, one for healthy workers.
@@ -80,9 +87,68 @@ def plan_slipstream(
     shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
     choice = parse_placement(placement, chunks)
     asked = first_asked(AtlasRequest(shape, technique, failure_unit, effort, cost, factors(slow)), choice)
-    common, dead = opened(profile, asked, site)
-    units = units_of(common, places(failed), dead)
-    return rerouted_chosen(common, units, failures, profile, asked, choice, site)
+    degrees = choose_degrees(site.adapted(profile), asked.shape, tensor_parallel, site.cluster)
+    return planned_at(degrees, places(failed), failures, profile, asked, choice, site)
+
+
+def planned_at(
+    degrees: DegreeChoice,
+    failed: Sequence[Place],
+    failures: int | None,
+    profile: Profile,
+    asked: AtlasRequest,
+    choice: PlacementChoice,
+    site: Site,
+    first: Opening | None = None,
+) -> Plan:
+    """SlipStream's plan at a tensor-parallel degree, or at the best of several.
+
+    Args:
+        degrees: which.
+        failed: dead workers, beside those of the machines.
+        failures, choice: as for `rerouted_chosen`.
+        profile, asked, site: as for `opened`.
+        first: what `opened_once` gives, if it was asked.
+    """
+
+    def made(each: Degrees) -> Plan:
+        own = at_degrees(asked, each, len(degrees.tried))
+        if failures is not None:
+            own.shape.require_one_degree(SWAPPED)
+        common, dead = opened(profile, own, site) if first is None else first
+        return rerouted_chosen(common, units_of(common, failed, dead), failures, profile, own, choice, site)
+
+    return plan_at_degrees(degrees, made)
+
+
+def opened_once(degrees: DegreeChoice, profile: Profile, asked: AtlasRequest, site: Site) -> Opening | None:
+    """What is opened at the one degree that is asked for; None under `auto`, where each degree has its own."""
+    if degrees.is_auto:
+        return None
+    with naming_what_fits(degrees):
+        return opened(profile, at_degrees(asked, degrees.tried[0]), site)
+
+
+def at_degrees(asked: AtlasRequest, degrees: Degrees, of: int = 1) -> AtlasRequest:
+    """The request at tensor-parallel degrees, with its share of the time if it is one `of` several."""
+    share = replace(asked.effort, time_limit_s=asked.effort.time_limit_s / of)
+    return replace(asked, shape=replace(asked.shape, tensor_parallel=degrees), effort=share)
+
+
+def atlas_degrees(degrees: DegreeChoice, profile: Profile, asked: AtlasRequest, site: Site) -> Degrees:
+    """The tensor-parallel degree of an atlas: under `auto` that of the best plan without failures."""
+    at_degrees(asked, degrees.tried[0]).shape.require_one_degree(SWAPPED)
+    if not degrees.is_auto:
+        return degrees.tried[0]
+
+    def healthy(each: Degrees) -> Plan:
+        common, _ = opened(profile, at_degrees(asked, each), site)
+        return rerouted(common, frozenset(), 0, asked.effort)
+
+    plan = plan_at_degrees(degrees, healthy)
+    for line in degree_comparison(plan):
+        remark(line)
+    return next(degree for degree in degrees.tried if degree == plan.gpus_of(plan.workers[0]))
 
 
 def first_asked(asked: AtlasRequest, choice: PlacementChoice) -> AtlasRequest:
@@ -138,7 +204,7 @@ def rerouted(common: Atlas, units: frozenset[Place], failures: int | None, effor
     return with_own_proof(made, effort, ask_any_solver)
 
 
-def opened(profile: Profile, asked: AtlasRequest, site: Site) -> tuple[Atlas, tuple[Place, ...]]:
+def opened(profile: Profile, asked: AtlasRequest, site: Site) -> Opening:
     """What all plans of a request have in common on these machines, signed by what it was made from; and who is dead.
 
     Raises:
@@ -148,7 +214,7 @@ def opened(profile: Profile, asked: AtlasRequest, site: Site) -> tuple[Atlas, tu
     known(asked.technique, get_args(Technique), "--technique")
     known(asked.cost, get_args(Cost), "--cost")
     asked.shape.require_plannable()
-    shape, there = asked.shape, site.troubles(asked.shape.pp, asked.shape.dp)
+    shape, there = asked.shape, site.troubles(asked.shape.pp, asked.shape.dp, asked.shape.tensor_parallel)
     asked = replace(
         asked,
         shape=replace(shape, link_delay_s={**there.link_delay_s, **(shape.link_delay_s or {})}),
@@ -183,6 +249,7 @@ def plan_atlas(
     overlay: str | None = None,
     placement: str = "plain",
     chunks: int | None = None,
+    tensor_parallel: AskedDegrees = None,
     jobs: int = 1,
 ) -> Atlas:
     """Make an atlas: a folder of SlipStream's plans for every number of failures, wherever these are.
@@ -193,6 +260,7 @@ def plan_atlas(
         folder: where it is to stand; the same inputs go on where an interruption has left it.
         max_failures: plans for up to so many failures, or "25%" of all workers; None: dp - 1.
         placement, chunks: as for `plan_pipeline`, but one placement for all plans: not "best".
+        tensor_parallel: as for `plan_pipeline`; "auto" compares plans without failures.
         jobs: processes that make it.
 
     Raises:
@@ -204,7 +272,9 @@ def plan_atlas(
     choice = parse_placement(placement, chunks)
     require_one(choice)
     asked = first_asked(AtlasRequest(shape, technique, failure_unit, effort, cost, {}), choice)
-    common, _ = opened(profile, asked, site)
+    degrees = choose_degrees(site.adapted(profile), asked.shape, tensor_parallel, site.cluster)
+    taken = atlas_degrees(degrees, profile, asked, site)
+    common, _ = opened_once(degrees, profile, asked, site) or opened(profile, at_degrees(asked, taken), site)
     return atlas_of(common, folder, max_failures, jobs)
 
 
@@ -355,7 +425,9 @@ def plan_from_atlas(
             fix="make it again",
         )
     replanner = replanner_of(replace(atlas, plans=()), atlas.most_failures)
-    units = units_of(atlas, places(failed), site.failed_alone(len(atlas.template.stages), atlas.dp))
+    template = atlas.template
+    degrees = tuple(template.stages[held[0]].tensor_parallel for held in template.columns)
+    units = units_of(atlas, places(failed), site.failed_alone(len(template.columns), atlas.dp, degrees))
     number = len(units) if failures is None else failures
     if not units and failures is None:
         raise InvalidInputError("which plan of the atlas?", where="--from", fix="add --failures F, or --failed k/i")

@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from ...schemas.conditions import LinkPlace, Pair, pair_of, under_conditions
-from ...schemas.errors import InvalidInputError
+from ...schemas.degrees import AUTO, AskedDegrees, Degrees, parse_degrees, print_degrees
+from ...schemas.errors import InfeasibleError, InvalidInputError, remark
 from ...schemas.orders import LeanSchedule, Schedule
 from ...schemas.placement import refuse_placed
 from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
-from ...schemas.quantities import USUAL_TIME_LIMIT_S
+from ...schemas.quantities import USUAL_TIME_LIMIT_S, print_percent
 from ...schemas.site import Site, site_of, site_or_count
 from ...schemas.text import known
 from ..adaptra.plan import Technique as WarmUps
@@ -25,6 +26,7 @@ from ..batch.distribute import Objective as BatchObjective
 from ..batch.distribute import Solver as BatchSolver
 from ..batch.exact import Pace
 from ..choosing import Transport, parse_placement, plan_chosen
+from ..degrees import SAME, choose_degrees, degrees_within, no_degree, plan_at_degrees, usual_degree
 from ..greyhound.mitigate import Switching, plan_switches
 from ..greyhound.mitigate import plan_topology as topology_of
 from ..joint.plan import plan_joint as joint_of
@@ -42,10 +44,10 @@ if TYPE_CHECKING:
 
 
 from ...schemas.cluster import Cluster
-from ...schemas.errors import InfeasibleError
 from ...schemas.fields import MOST_NODES
-from ...schemas.replay import AskedJob, Costs
+from ...schemas.replay import AskedJob, Costs, Fleet
 from ...schemas.text import counted
+from ..recovery.fault_free import FaultFree
 from ..recovery.job import TrainingJob
 
 
@@ -70,6 +72,52 @@ def job_of(profile: Profile, site: Site, asked: AskedJob, costs: Costs, seed: in
         )
     shape = Shape(asked.pp, dp, asked.microbatches, asked.memory_limit_bytes, None, asked.tensor_parallel)
     return TrainingJob(site.adapted(profile), shape, gpus_per_node, costs, asked.schedule, seed)
+
+
+def degree_of_job(profile: Profile, cluster: Cluster | None, asked: AskedJob, degrees: AskedDegrees) -> int:
+    """The GPUs of a worker that a job is asked for with, in a replay: equally many of each, for nodes are alike.
+
+    Under "auto" the one at which the job trains the most micro-batches a second while nothing fails; without a cluster,
+    on each of its GPUs.
+
+    Args:
+        profile: the model's costs.
+        cluster: the machines; None: a node is one worker.
+        asked: all else that is asked for.
+        degrees: as for `plan_pipeline`.
+
+    Raises:
+        InvalidInputError: there is no such degree, or one a stage is asked for.
+        InfeasibleError: under "auto", no degree can train the job.
+    """
+    wanted = parse_degrees(degrees)
+    if wanted is None:
+        return usual_degree(profile)
+    if isinstance(wanted, tuple):
+        raise InvalidInputError(
+            "in a replay all workers have equally many GPUs",
+            where=f"--tensor-parallel {print_degrees(wanted)}",
+            fix="give one degree",
+        )
+    if wanted != AUTO:
+        return wanted
+    rates: dict[int, float] = {}
+    shape = Shape(asked.pp, asked.dp or 1, asked.microbatches)
+    for degree in degrees_within(profile, shape, cluster):
+        job = job_of(profile, Site(cluster), replace(asked, tensor_parallel=degree), Costs(), 0)
+        try:
+            iteration_s = FaultFree(job).begin(Fleet(())).iteration_time_s
+        except InfeasibleError as error:
+            remark(f"tensor parallelism {degree}: {error.what}")
+            continue
+        assert iteration_s is not None
+        rates[degree] = job.microbatches / iteration_s / (1 if cluster else job.shape.gpus)
+    if not rates:
+        raise no_degree(profile, shape, cluster)
+    best = next(degree for degree, rate in rates.items() if rate >= max(rates.values()) * (1 - SAME))
+    compared = ", ".join(f"{degree}: {print_percent(rate / rates[best])}" for degree, rate in rates.items())
+    remark(f"tensor parallelism {best}; micro-batches a second, as a share of its own: {compared}")
+    return best
 
 
 def _pipelines(cluster: Cluster, asked: AskedJob) -> int:
@@ -193,6 +241,7 @@ def plan_pipeline(
     placement: str = "plain",
     chunks: int | None = None,
     transport: Transport = "auto",
+    tensor_parallel: AskedDegrees = None,
     overlap: bool = False,
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
@@ -210,25 +259,29 @@ def plan_pipeline(
         placement: "plain", one stage a worker; "loop" or "v", several; "best" of these, or "best:4" with up to 4.
         chunks: virtual stages of each worker, 2 if None; under "best" at most so many.
         transport: how messages will be sent: under "best" it counts that a "direct" one holds its worker.
+        tensor_parallel: GPUs of a worker: one degree, one a stage, or "auto", the profile's best; None: its least.
         overlap: whether workers may run a forward and a full backward side by side, as fast as the profile says; they
             do where that makes the iteration shorter.
 
     Raises:
-        InvalidInputError: a link or limit that the shape does not have, or the machines cannot be read; here also: a
-            worker has failed or is slow there, the schedule is not for the placement, or the profile does not say
-            what passes side by side take.
+        InvalidInputError: a link, limit or degree that the shape or the profile does not have, or the machines cannot
+            be read; here also: a worker has failed or is slow there, the schedule is not for the placement, or the
+            profile does not say what passes side by side take.
         InfeasibleError: there are fewer layers than stages, or a memory limit admits no such schedule.
     """
     known(schedule, get_args(Schedule), "--schedule")
     known(transport, get_args(Transport), "--transport")
     choice, site = parse_placement(placement, chunks), site_of(cluster, overlay)
-    delays = {**site.delays_alone(pp, dp).link_delay_s, **link_delays(link_delay)}
-    shape, adapted = (
-        Shape(pp, dp, microbatches, limits_of(memory_limit), delays, overlap=overlap),
-        site.adapted(profile),
-    )
-    made = plan_chosen(shape, choice, lambda one: pipeline_of(adapted, one, schedule), transport)
-    return site.signed(made, profile)
+    shape, adapted = Shape(pp, dp, microbatches, limits_of(memory_limit), overlap=overlap), site.adapted(profile)
+    delays = link_delays(link_delay)
+
+    def made(degrees: Degrees) -> Plan:
+        there = site.delays_alone(pp, dp, degrees).link_delay_s
+        own = replace(shape, link_delay_s={**there, **delays}, tensor_parallel=degrees)
+        return plan_chosen(own, choice, lambda one: pipeline_of(adapted, one, schedule), transport)
+
+    degrees = choose_degrees(adapted, choice.shapes(shape)[0], tensor_parallel, site.cluster)
+    return site.signed(plan_at_degrees(degrees, made), profile)
 
 
 def plan_adaptra(
@@ -248,12 +301,14 @@ def plan_adaptra(
     placement: str = "plain",
     chunks: int | None = None,
     transport: Transport = "auto",
+    tensor_parallel: AskedDegrees = None,
 ) -> Plan:
     """Plan warm-ups that absorb slow links (Adaptra).
 
     Args:
         profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
-        placement, chunks, transport: as for `plan_pipeline`; placements other than plain are for technique "best".
+        placement, chunks, transport, tensor_parallel: as for `plan_pipeline`; placements other than plain are for
+            technique "best".
         technique: "initial" orders, made before the delays; "adapted" to them; or the "best" found for them.
         solver: "auto", "heuristic", "milp" or "cp-sat"; one that is named also proves by itself.
         time_limit: seconds of exact solvers; None: 60 if one is named, else 0.
@@ -271,15 +326,17 @@ def plan_adaptra(
     if technique != "best" and solver in ("milp", "cp-sat"):
         raise InvalidInputError(f"--technique {technique} takes no solver", where="--solver", fix="take best")
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
-    choice, delays = parse_placement(placement, chunks), site.delays_alone(pp, dp).link_delay_s
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), {**delays, **link_delays(link_delay)})
-    adapted = site.adapted(profile)
-    share = replace(effort, time_limit_s=effort.time_limit_s / len(choice.shapes(shape)))
+    choice, delays, adapted = parse_placement(placement, chunks), link_delays(link_delay), site.adapted(profile)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit))
+    degrees = choose_degrees(adapted, choice.shapes(shape)[0], tensor_parallel, site.cluster)
+    share = replace(effort, time_limit_s=effort.time_limit_s / len(degrees.tried) / len(choice.shapes(shape)))
 
-    def made() -> Plan:
-        return plan_chosen(shape, choice, lambda one: adaptra_of(adapted, one, technique, share), transport)
+    def made(each: Degrees) -> Plan:
+        there = site.delays_alone(pp, dp, each).link_delay_s
+        own = replace(shape, link_delay_s={**there, **delays}, tensor_parallel=each)
+        return plan_chosen(own, choice, lambda one: adaptra_of(adapted, one, technique, share), transport)
 
-    return site.signed(with_own_proof(made, effort, ask_any_solver), profile)
+    return site.signed(with_own_proof(lambda: plan_at_degrees(degrees, made), effort, ask_any_solver), profile)
 
 
 def plan_joint(
@@ -300,6 +357,7 @@ def plan_joint(
     overlay: str | None = None,
     placement: str = "plain",
     chunks: int | None = None,
+    tensor_parallel: AskedDegrees = None,
 ) -> Plan:
     """Plan for dead workers, slow workers and slow links at once.
 
@@ -307,7 +365,7 @@ def plan_joint(
         profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
         failed: dead workers, beside those of the overlay.
         technique: SlipStream's: "adaptive", "decoupled" or "staggered".
-        placement, chunks: as for `plan_pipeline`.
+        placement, chunks, tensor_parallel: as for `plan_pipeline`.
         slow: how many times as long slow workers take.
         solver, time_limit, seed: as for `plan_adaptra`.
 
@@ -321,16 +379,20 @@ def plan_joint(
     """
     known(technique, get_args(Technique), "--technique")
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
-    there, dead = site.troubles(pp, dp), places(failed)
-    dead += [place for place in there.failed if place not in dead]
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), {**there.link_delay_s, **link_delays(link_delay)})
-    factor, choice, adapted = {**there.slow, **factors(slow)}, parse_placement(placement, chunks), site.adapted(profile)
-    share = replace(effort, time_limit_s=effort.time_limit_s / len(choice.shapes(shape)))
+    delays, factor, named = link_delays(link_delay), factors(slow), places(failed)
+    choice, adapted = parse_placement(placement, chunks), site.adapted(profile)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit))
+    degrees = choose_degrees(adapted, choice.shapes(shape)[0], tensor_parallel, site.cluster)
+    share = replace(effort, time_limit_s=effort.time_limit_s / len(degrees.tried) / len(choice.shapes(shape)))
 
-    def made() -> Plan:
-        return plan_chosen(shape, choice, lambda one: joint_of(adapted, one, dead, factor, share, technique))
+    def made(each: Degrees) -> Plan:
+        there = site.troubles(pp, dp, each)
+        own = replace(shape, link_delay_s={**there.link_delay_s, **delays}, tensor_parallel=each)
+        dead = [*named, *(place for place in there.failed if place not in named)]
+        slowed = {**there.slow, **factor}
+        return plan_chosen(own, choice, lambda one: joint_of(adapted, one, dead, slowed, share, technique))
 
-    return site.signed(with_own_proof(made, effort, ask_any_solver), profile)
+    return site.signed(with_own_proof(lambda: plan_at_degrees(degrees, made), effort, ask_any_solver), profile)
 
 
 def plan_topology(
@@ -344,11 +406,12 @@ def plan_topology(
     schedule: LeanSchedule = "1f1b",
     memory_limit: float | Sequence[float] | None = None,
     seed: int = 0,
+    tensor_parallel: AskedDegrees = None,
 ) -> Plan:
     """Plan who takes which place when workers or links are slow, and uneven pipelines where these help (Greyhound).
 
     Args:
-        profile, pp, microbatches, dp, memory_limit: as for `plan_pipeline`.
+        profile, pp, microbatches, dp, memory_limit, tensor_parallel: as for `plan_pipeline`.
         slow: how many times as long slow workers take, wherever they sit.
         slow_link: seconds that a message between two workers takes, wherever they sit.
         schedule: "1f1b" or "zero-bubble".
@@ -368,7 +431,14 @@ def plan_topology(
     for ends, delay_s in (slow_link or {}).items():
         one, other = (name_of(end) for end in places(ends, "--slow-link"))
         links[pair_of(one, other)] = delay_s
-    return topology_of(profile, Shape(pp, dp, microbatches, limits_of(memory_limit)), named, links, schedule, seed)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit))
+
+    def made(degrees: Degrees) -> Plan:
+        own = replace(shape, tensor_parallel=degrees)
+        own.require_one_degree("workers may change places")
+        return topology_of(profile, own, named, links, schedule, seed)
+
+    return plan_at_degrees(choose_degrees(profile, shape, tensor_parallel), made)
 
 
 def plan_templates(

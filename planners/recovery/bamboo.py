@@ -37,8 +37,8 @@ from math import ceil
 from ... import __version__
 from ...schemas.documents import digest
 from ...schemas.errors import InfeasibleError
+from ...schemas.network import Rings, rings_of_nodes
 from ...schemas.plan import Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker
-from ...schemas.profile import Connection
 from ...schemas.quantities import print_apart, print_bytes
 from ...schemas.replay import Checkpointing, Fleet, Moment, StateChange, TrainingState, Transition
 from ..oobleck.pace import reduced_bytes
@@ -112,7 +112,7 @@ class Redundancy:
         self.job, self.nodes = job, nodes
         unlimited = replace(job.profile, device=replace(job.profile.device, memory_bytes=None))
         self._most_bytes = activation_limit_bytes(job, "Bamboo")
-        self._alone = cut_stages(unlimited, nodes * job.workers_per_node, 1, job.shape.tensor_parallel)
+        self._alone = cut_stages(unlimited, nodes * job.workers_per_node, 1, job.shape.degree)
         self._known: dict[Gone, Redundant] = {}
 
     def require_memory(self) -> None:
@@ -308,11 +308,12 @@ class Bamboo:
 
     @cached_property
     def _pipelines(self) -> Pipelines:
-        return Pipelines(self._job.profile.layers, self._network, self._redundancy.without)
+        return Pipelines(self._job.profile.layers, self._rings, self._redundancy.without)
 
     @property
-    def _network(self) -> Connection:
-        return self._job.profile.network.between_workers or Connection()
+    def _rings(self) -> Rings:
+        """How gradients are summed: each pipeline has whole nodes."""
+        return rings_of_nodes(self._job.profile.network, self._job.workers_per_node * self._job.shape.degree)
 
     @property
     def _most_rows(self) -> int:
@@ -327,7 +328,7 @@ class Bamboo:
         """How long nodes read their own state and the replica."""
         width = self._job.workers_per_node
         held_bytes = self._redundancy.without(()).state_bytes
-        degree = self._job.shape.tensor_parallel
+        degree = self._job.shape.degree
         firsts = range(0, len(held_bytes), width)
         return loading_s(self._job.costs, [degree * sum(held_bytes[first : first + width]) for first in firsts])
 
@@ -367,7 +368,7 @@ class Bamboo:
         """The stages of a pipeline with these empty seats, one of so many."""
         found, layers = self._redundancy.without(gone), self._job.profile.layers
         stages = (
-            replace(stage, allreduce_s=self._network.ring_s(reduced_bytes(layers, stage), pipelines))
+            replace(stage, allreduce_s=self._rings.ring_s(reduced_bytes(layers, stage), pipelines))
             for stage in found.stages
         )
         return Template("-".join(["t0", *map(str, gone)]), tuple(stages), found.links)

@@ -58,10 +58,9 @@ class TrainingJob:
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"others"})
 
     def __post_init__(self) -> None:
-        if self.gpus_per_node % self.shape.tensor_parallel:
+        if self.gpus_per_node % self.shape.degree:
             raise InvalidInputError(
-                f"{self.gpus_per_node} GPUs of a node are no whole number of workers of "
-                f"{self.shape.tensor_parallel} GPUs",
+                f"{self.gpus_per_node} GPUs of a node are no whole number of workers of {self.shape.degree} GPUs",
                 where="--tensor-parallel",
                 fix="take a degree that divides the GPUs of a node",
             )
@@ -76,7 +75,7 @@ class TrainingJob:
     @property
     def workers_per_node(self) -> int:
         """Workers that share a node, and its fate."""
-        return self.gpus_per_node // self.shape.tensor_parallel
+        return self.gpus_per_node // self.shape.degree
 
     @property
     def microbatches(self) -> int:
@@ -122,7 +121,7 @@ def gpu_bytes(layers: Sequence[HoldsBytes], stage: Stage) -> float:
 def state_bytes(job: TrainingJob, template: Template) -> tuple[float, ...]:
     """Parameters, gradients and optimizer state that a GPU of each column holds, tied weights there once."""
     held = ((template.stages[stage].layers for stage in column) for column in template.columns)
-    return tuple(sum(held_by(job.profile.layers, ranges)) / job.shape.tensor_parallel for ranges in held)
+    return tuple(sum(held_by(job.profile.layers, ranges)) / job.shape.degree for ranges in held)
 
 
 def peak_bytes(static_bytes: Sequence[float], activation_bytes: Sequence[float]) -> float:
@@ -295,9 +294,7 @@ def loading_s(costs: Costs, node_bytes: Iterable[float]) -> float:
 def node_bytes(job: TrainingJob, gpu_bytes: Sequence[float]) -> list[float]:
     """What a node of each column of the job's grid reads, where a GPU of each stage has so many bytes."""
     width = job.grid.unit_stages
-    return [
-        sum(gpu_bytes[first : first + width]) * job.shape.tensor_parallel for first in range(0, len(gpu_bytes), width)
-    ]
+    return [sum(gpu_bytes[first : first + width]) * job.shape.degree for first in range(0, len(gpu_bytes), width)]
 
 
 def saved(job: TrainingJob, template: Template) -> CheckpointCosts:

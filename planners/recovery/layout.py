@@ -17,9 +17,10 @@ from ... import __version__
 from ...schemas.conditions import AS_PLANNED, PlanConditions
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
+from ...schemas.network import PipelineSeats, Rings
 from ...schemas.orders import Schedule
 from ...schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker
-from ...schemas.profile import Connection, HoldsBytes
+from ...schemas.profile import HoldsBytes
 from ...schemas.replay import Checkpointing, TrainingState
 from ..batch.exact import Pace
 from ..oobleck.pace import reduced_bytes, stage_ends_s, warm_ups_of
@@ -99,7 +100,7 @@ class Pipelines:
 
     Args:
         layers: of the model.
-        connection: that gradients are summed over.
+        reducing: the rings in which gradients are summed.
         shape_of: stages and links of a pipeline, by `PipelineKey.shape`.
         schedule: of every pipeline.
     """
@@ -107,11 +108,11 @@ class Pipelines:
     def __init__(
         self,
         layers: Sequence[HoldsBytes],
-        connection: Connection,
+        reducing: Rings,
         shape_of: Callable[[Any], TemplateLike],
         schedule: Schedule = "1f1b",
     ) -> None:
-        self._layers, self._connection, self._shape_of, self._schedule = layers, connection, shape_of, schedule
+        self._layers, self._rings, self._shape_of, self._schedule = layers, reducing, shape_of, schedule
         self.orders = cache(self._made_orders)
         self.ends_s = cache(self._stage_ends_s)
         self.activation_bytes = cache(self._most_held_bytes)
@@ -213,7 +214,7 @@ class Pipelines:
             for stage, end_s in zip(self._shape_of(key.shape).stages, self.ends_s(key, own), strict=True):
                 number = parts.number[stage.layers]
                 ends_s[number] = max(ends_s[number], end_s)
-        rings_s = [self._connection.ring_s(one, pipelines) for one in most_bytes]
+        rings_s = [self._rings.ring_s(one, pipelines) for one in most_bytes]
         for layers, longer_s in more_s:
             rings_s[parts.number[layers]] += longer_s
         lasts_s = parts.lasts_s(rings_s)
@@ -273,8 +274,8 @@ class JobPipelines(Pipelines):
         require_alike(job)
         self._job, self._ordered = job, ordered
         self.template = cache(self._template_among)
-        connection = job.profile.network.between_workers or Connection()
-        super().__init__(job.profile.layers, connection, lambda shape: self._own, schedule or job.schedule)
+        own = PipelineSeats(job.shape.pp, job.shape.dp, job.shape.degree).rings(job.profile.network, 0)
+        super().__init__(job.profile.layers, own, lambda shape: self._own, schedule or job.schedule)
 
     def outcome(self, layout: Layout, conditions: PlanConditions = AS_PLANNED) -> TimeAndMemory:
         """What they hold, and what they take, as `rtk simulate` of their plan under these conditions has it.

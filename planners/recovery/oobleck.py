@@ -36,7 +36,7 @@ from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, Training
 from ...schemas.templates import PipelineTemplate, Templates, nodes_of_stages
 from ..batch.exact import Pace
 from ..oobleck.assignment import CrewNode, Range, crew_of, node_shapes, require_all_layers
-from ..oobleck.pace import connection_of, paces_of
+from ..oobleck.pace import paces_of, rings_of
 from ..oobleck.plan import ordered_of, plan_of, templates_of
 from ..oobleck.reconfiguration import KEPT_OPTIONS, PAYS_WITHIN, Choice, GlobalBatch, Weighing, batch_of
 from ..oobleck.reconfiguration import SurvivingNodes as Crew
@@ -303,7 +303,7 @@ class Oobleck:
     @cached_property
     def _pipelines(self) -> Pipelines:
         """By a pipeline's number of nodes."""
-        return Pipelines(self.templates.layers, connection_of(self.templates), self._template)
+        return Pipelines(self.templates.layers, rings_of(self.templates), self._template)
 
     @cached_property
     def _gpu_bytes(self) -> dict[int, tuple[float, ...]]:

@@ -42,7 +42,7 @@ from ...schemas.templates import Templates
 from ..batch.distribute import distribute
 from ..batch.exact import Pace
 from ..oobleck.assignment import CrewNode, LayerSizes, PipelineAssignment, assign
-from ..oobleck.pace import connection_of
+from ..oobleck.pace import rings_of
 from ..oobleck.plan import OPTION, rest_of, template_among, template_name
 from ..scheduling.assemble import with_prediction
 from ..scheduling.problem import ROUNDING
@@ -218,7 +218,7 @@ class _Oobleck(Oobleck):
         templates = self.templates
         return Pipelines(
             templates.layers,
-            connection_of(templates),
+            rings_of(templates),
             lambda nodes: templates.templates[nodes - templates.smallest],
             "zero-bubble",
         )

@@ -159,7 +159,7 @@ class Varuna:
     @cached_property
     def _work(self) -> tuple[float, float, float]:
         """Of all layers, and of the longest, in s; and the share that a micro-batch's way there and back takes."""
-        degree, profile = self._job.shape.tensor_parallel, self._job.profile
+        degree, profile = self._job.shape.degree, self._job.profile
         costs = [cost for layer in profile.layers for cost in layer.costs if cost.tensor_parallel == degree]
         waits_for_all = self._job.schedule in ("gpipe", "1f1b")  # no backward of theirs is split
         work_s = [profile.least_work_s(cost) for cost in costs]

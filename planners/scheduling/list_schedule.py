@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...schemas.errors import InfeasibleError
+from ...schemas.errors import NoRoomError
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
 from ...schemas.plan import Stage
 from ...schemas.quantities import print_bytes
@@ -28,7 +28,7 @@ def most_in_flight(stages: Sequence[Stage], microbatches: int) -> list[int]:
     """For each stage, how many micro-batches its memory limit admits at once, at most `microbatches`.
 
     Raises:
-        InfeasibleError: a limit does not admit a single one.
+        NoRoomError: a limit does not admit a single one.
     """
     limits = [inf if stage.memory_limit_bytes is None else stage.memory_limit_bytes for stage in stages]
     found = [_room(stage.activation_bytes, limit, microbatches) for stage, limit in zip(stages, limits, strict=True)]
@@ -42,7 +42,7 @@ def rooms(problem: Problem) -> list[int]:
     """For each worker, how many micro-batches its memory limit admits at once, at most all jobs.
 
     Raises:
-        InfeasibleError: the limit of a worker that has jobs does not admit a single one.
+        NoRoomError: the limit of a worker that has jobs does not admit a single one.
     """
     workers = problem.workers
     sizes = zip(workers.activation_bytes.tolist(), workers.limit_bytes.tolist(), strict=True)
@@ -60,9 +60,9 @@ def _room(activation_bytes: float, limit_bytes: float, microbatches: int) -> int
     return int(limit_bytes // activation_bytes)
 
 
-def _too_tight(stage: int, activation_bytes: float, limit_bytes: float) -> InfeasibleError:
+def _too_tight(stage: int, activation_bytes: float, limit_bytes: float) -> NoRoomError:
     limit = f"its memory limit is {print_bytes(limit_bytes)}"
-    return InfeasibleError(
+    return NoRoomError(
         f"stage {stage} holds {print_bytes(activation_bytes)} a micro-batch, {limit}",
         where="--memory-limit",
         fix="raise the limit, take a smaller micro-batch, or more stages",

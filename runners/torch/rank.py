@@ -10,7 +10,7 @@ import torch
 
 from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.timeline import Span
-from ..program import Compute, Instruction, Message, Program, Receive, posting_order
+from ..program import Compute, Instruction, Message, Pair, Program, Receive, computed_in, posting_order
 from ..simulator import name_of_operation, share_of
 from .held_stage import HeldStage
 from .transport import Tags, Transfers, Transport
@@ -131,12 +131,18 @@ class Rank:
 
     def planned(self, one: Compute) -> _Planned:
         """What the plan says of an operation."""
-        if one not in self._planned:
+        known = self._planned.get(one)
+        if known is None:
             stage = self.plan.stage_at(self.worker, one.operation)
             name = name_of_operation(one, self.worker.pipeline, stage)
             seconds = share_of(one, stage) * stage.duration_s(one.operation.kind)
-            self._planned[one] = _Planned(self.layers_of(one), name, seconds)
-        return self._planned[one]
+            known = self._planned[one] = _Planned(self.layers_of(one), name, seconds)
+        return known
+
+    def pair_s(self, pair: Pair) -> float:
+        """Seconds that the plan gives two passes side by side on a worker that is not slow."""
+        stages = (self.plan.virtual_stage(self.worker, one.operation) for one in (pair.forward, pair.backward))
+        return self.plan.template_of(self.worker.pipeline).pair_s(*stages)
 
     @cached_property
     def boundary_of(self) -> Mapping[Message, Message]:
@@ -210,7 +216,7 @@ def reads_of(program: Program, number: int, takes_named: bool) -> tuple[int, ...
         first, stop = program.layers_of(number, one)
         return one.operation.kind == "F" and (takes_named or first == 0 or stop == total)
 
-    computed = (one for one in program.instructions[number] if isinstance(one, Compute))
+    computed = computed_in(program.instructions[number])
     return tuple(dict.fromkeys(tags.microbatch(one.operation) for one in computed if needs(one)))
 
 

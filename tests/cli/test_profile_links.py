@@ -1,5 +1,6 @@
 """`rtk profile links` as a user calls it; what ranks do is tested in tests/runners/test_link_times.py."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,8 @@ def test_what_was_not_measured_stays_in_the_profile(measured: str) -> None:
     old, new = Connection(1.0, 2.0), Connection(3.0, 4.0)
     profile = read_document(PROFILE, Profile)
     before = LinkSurvey((), (), Network(old, old)).into(profile)
-    after = LinkSurvey((), (), Network(**{measured: new})).into(before)
-    assert after.network == Network(**{"intra_node": old, "inter_node": old, measured: new})
+    after = LinkSurvey((), (), replace(Network(), **{measured: new})).into(before)
+    assert after.network == replace(Network(old, old), **{measured: new})
     assert after.layers == profile.layers
 
 

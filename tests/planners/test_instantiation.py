@@ -25,6 +25,7 @@ from rtk.planners.oobleck.plan import plan_of
 from rtk.planners.pipeline import one_forward_one_backward
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.schemas.errors import InfeasibleError
+from rtk.schemas.network import Rings
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.profile import Connection, Network
 from rtk.schemas.templates import PipelineTemplate, Templates
@@ -171,7 +172,7 @@ def test_no_pipelines_and_no_shares_are_faster(
     assert max(map(lasts_s, found.sizes, found.microbatches)) == pytest.approx(least_s, rel=1e-9)
 
 
-NO_ENDING = Ending(1, Connection(), (0.0,) * 3, (0.0,) * 3)
+NO_ENDING = Ending(1, Rings(Network(), 1), (0.0,) * 3, (0.0,) * 3)
 
 
 @st.composite
@@ -181,7 +182,8 @@ def _endings(draw: st.DrawFn, templates: Templates) -> Ending:
     burdens = st.one_of(st.just(0.0), st.integers(0, 4).map(float), st.floats(0, 4))
     lists = st.lists(burdens, min_size=count, max_size=count).map(tuple)
     connection = st.builds(Connection, st.sampled_from([0.0, 0.1]), st.sampled_from([None, 0.3, 3.0]))
-    return Ending(templates.smallest, draw(connection), draw(lists), draw(lists))
+    rings = Rings(Network(inter_node=draw(connection)), 1)
+    return Ending(templates.smallest, rings, draw(lists), draw(lists))
 
 
 @st.composite

@@ -1,0 +1,394 @@
+"""Which shape is the fastest: a branch-and-bound search over all shapes of a job on a cluster, best first.
+
+A shape is a tensor-parallel degree, stages, pipelines, a micro-batch size and whether blocks are computed again; within
+it the fastest schedule and placement count. Every shape waits in a queue by what is proven that it takes at least
+(`bounds.py`): first as it is, then cut, with each schedule and placement, and at last as planned, by which time it is
+no bound any more but what the plan takes. What comes out of the queue planned is faster than all that is left in it, so
+shapes come in their true order, and most are never planned.
+
+That is A* of depth three (Hart, Nilsson and Raphael, 1968). Full enumeration of the same plans finds nothing faster; a
+test compares.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+from ... import __version__
+from ...schemas.errors import InfeasibleError
+from ...schemas.network import PipelineSeats
+from ...schemas.orders import LeanSchedule
+from ...schemas.plan import Pipeline, Plan, Planner, Template, Worker
+from ...schemas.profile import Profile
+from ...schemas.quantities import print_bytes
+from ...schemas.text import counted
+from ..pipeline import plan_pipeline, scheduled
+from ..placement.pipelines import with_placed_pipelines
+from ..scheduling.evaluate import evaluate
+from ..scheduling.forms import many_problems
+from ..scheduling.solve import Effort
+from ..shape import PlacementName, Shape, template_of
+from .bounds import FormTotals, least_of_cut
+from .forms import CostedForm, GpuMemory, memory_of
+
+
+class Way(NamedTuple):
+    """In what order a shape's operations run, and how many stages its workers hold."""
+
+    schedule: LeanSchedule = "1f1b"
+    placement: PlacementName = "plain"
+    chunks: int = 1
+
+    def __str__(self) -> str:
+        held = "" if self.placement == "plain" else f", {self.placement} of {self.chunks}"
+        return f"{self.schedule}{held}"
+
+
+@dataclass(frozen=True)
+class BestQuestion:
+    """What is searched.
+
+    Attributes:
+        forms: micro-batch sizes and recomputation, on these machines.
+        nodes: of the cluster.
+        gpus_per_node: of each.
+        batch: samples of an iteration.
+        ways: schedules and placements.
+        degrees: tensor-parallel degrees that are allowed; None: all that profiles have and nodes can hold.
+        shards: whether the optimizer's state may be sharded over the pipelines.
+    """
+
+    forms: Sequence[CostedForm]
+    nodes: int
+    gpus_per_node: int
+    batch: int
+    ways: Sequence[Way] = (Way(), Way("zero-bubble"))
+    degrees: Sequence[int] | None = None
+    shards: bool = True
+
+    @property
+    def gpus(self) -> int:
+        """How many there are."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """A shape of the job.
+
+    Attributes:
+        form: micro-batch size and recomputation.
+        tensor_parallel: GPUs of a worker.
+        pp: workers of a pipeline.
+        dp: pipelines.
+        microbatches: of each.
+        shards: pipelines that share the optimizer's state; 1: none does.
+    """
+
+    form: CostedForm
+    tensor_parallel: int
+    pp: int
+    dp: int
+    microbatches: int
+    shards: int
+
+    @property
+    def gpus(self) -> int:
+        """How many it uses."""
+        return self.tensor_parallel * self.pp * self.dp
+
+    def asked(self, way: Way) -> Shape:
+        """The same as planners are asked for it."""
+        return Shape(self.pp, self.dp, self.microbatches, None, None, self.tensor_parallel, way.placement, way.chunks)
+
+    def __str__(self) -> str:
+        again = ", blocks computed again" if self.form.recomputes else ""
+        size = f"micro-batches of {self.form.microbatch_size}"
+        return f"TP {self.tensor_parallel} x PP {self.pp} x DP {self.dp}, {size}{again}"
+
+
+class TimeParts(NamedTuple):
+    """Where an iteration's time goes, in s: as the worker that is busiest to the end has it.
+
+    Attributes:
+        work: what workers compute on average.
+        uneven: what this one has to compute beyond that.
+        pipeline: bubbles and messages.
+        sums: of its gradients.
+        step: of its optimizer.
+    """
+
+    work: float
+    uneven: float
+    pipeline: float
+    sums: float
+    step: float
+
+
+WORDS = {"work": "work", "uneven": "unequal stages", "pipeline": "bubbles", "sums": "gradients' sums", "step": "step"}
+
+
+@dataclass(frozen=True)
+class PricedShape:
+    """A shape, planned.
+
+    Attributes:
+        shape: which.
+        way: its schedule and placement.
+        iteration_time_s: of its plan.
+        parts: where that goes.
+        memory: of the fullest GPU.
+    """
+
+    shape: JobShape
+    way: Way
+    iteration_time_s: float
+    parts: TimeParts
+    memory: GpuMemory
+
+    def samples_per_s(self, batch: int) -> float:
+        """How many samples are trained in a second."""
+        return batch / self.iteration_time_s if self.iteration_time_s else float("inf")
+
+    def plan(self) -> Plan:
+        """The whole plan, of all pipelines, checked."""
+        profile = self.shape.form.trained(self.shape.tensor_parallel, self.shape.shards)
+        return plan_pipeline(profile, self.shape.asked(self.way), self.way.schedule)
+
+    def loses_by(self, best: "PricedShape") -> str:
+        """What makes it slower than the best one, in words; what it is better at stands there as well."""
+        more_s = {name: own - other for name, own, other in zip(WORDS, self.parts, best.parts, strict=True)}
+        whole_s = best.iteration_time_s or 1.0
+        dearest = sorted(more_s, key=lambda name: -more_s[name])
+        shown = [name for name in dearest if abs(more_s[name]) >= 0.005 * whole_s]
+        return ", ".join(f"{WORDS[name]} {more_s[name] / whole_s:+.1%}" for name in shown)
+
+
+class ShapeSearch:
+    """One search; `ranked` gives shapes from the fastest on, as far as somebody asks.
+
+    Attributes:
+        question: what is searched.
+        shapes: all of them.
+        planned: the plans that were made, in the order in which they were.
+        too_large: how many shapes fit no GPU, by proof.
+        least_needed: the least that any of these needs of a GPU, in bytes, and which; None: there are none.
+    """
+
+    def __init__(self, question: BestQuestion) -> None:
+        self.question = question
+        self.shapes = list(_shapes_of(question))
+        self.planned: list[PricedShape] = []
+        self.too_large = 0
+        self.least_needed: tuple[float, JobShape] | None = None
+        self._open = [0] * len(self.shapes)  # ways that may still fit
+        self._totals: dict[tuple[int, int], FormTotals] = {}
+        self._profiles: dict[tuple[int, int, int], Profile] = {}
+        self._done: set[int] = set()
+
+    def ranked(self) -> Iterator[PricedShape]:
+        """Shapes with their best plan, from the fastest on."""
+        queue: list[tuple[float, int, int, int, Any]] = []
+        for number, shape in enumerate(self.shapes):
+            bound_s = self._bound_s(number, shape)
+            if bound_s is not None:
+                queue.append((bound_s, 0, number, 0, None))
+        heapify(queue)
+        with many_problems():
+            yield from self._out_of(queue)
+
+    def _out_of(self, queue: list[tuple[float, int, int, int, Any]]) -> Iterator[PricedShape]:
+        while queue:
+            bound_s, step, number, which, found = heappop(queue)
+            if number in self._done:
+                continue
+            shape = self.shapes[number]
+            if step == 0:
+                for entry in self._cut(number, shape, bound_s):
+                    heappush(queue, entry)
+            elif step == -1:
+                priced = self._priced(number, shape, self.question.ways[which], found)
+                if priced is not None:
+                    self.planned.append(priced)
+                    heappush(queue, (max(bound_s, priced.iteration_time_s), -2, number, which, priced))
+            else:
+                self._done.add(number)
+                yield found
+
+    @property
+    def ruled_out(self) -> dict[str, int]:
+        """How many shapes were ruled out, by reason; and how many were planned."""
+        planned = len({id(one.shape) for one in self.planned})
+        slower = len(self.shapes) - planned - self.too_large
+        return {"shapes": len(self.shapes), "memory": self.too_large, "bound": slower, "planned": planned}
+
+    def _bound_s(self, number: int, shape: JobShape) -> float | None:
+        """A bound on its time, in s; None where it cannot fit."""
+        key = id(shape.form), shape.tensor_parallel
+        totals = self._totals.get(key) or self._totals.setdefault(key, FormTotals(shape.form, shape.tensor_parallel))
+        memory_bytes = shape.form.profile.device.memory_bytes
+        least_bytes = totals.least_bytes(shape.pp, shape.shards)
+        if memory_bytes is not None and least_bytes > memory_bytes:
+            self._refuse(number, least_bytes, ways=1)
+            return None
+        self._open[number] = len(self._ways(shape))
+        ring = PipelineSeats(shape.pp, shape.dp, shape.tensor_parallel).rings(shape.form.profile.network, 0)
+        sum_s = ring.ring_s(totals.parameter_bytes / shape.tensor_parallel, shape.dp)
+        return totals.least_s(shape.pp, shape.microbatches, sum_s, shape.shards)
+
+    def _profile(self, shape: JobShape) -> Profile:
+        key = id(shape.form), shape.tensor_parallel, shape.shards
+        if key not in self._profiles:
+            self._profiles[key] = shape.form.trained(shape.tensor_parallel, shape.shards)
+        return self._profiles[key]
+
+    def _ways(self, shape: JobShape) -> list[int]:
+        """Which ways there are for it: a pipeline of one stage has one order, and there must be layers for chunks."""
+        layers = len(shape.form.profile.layers)
+        if shape.pp == 1:
+            return [0]
+        return [which for which, way in enumerate(self.question.ways) if shape.pp * way.chunks <= layers]
+
+    def _cut(self, number: int, shape: JobShape, bound_s: float) -> Iterator[tuple[float, int, int, int, Any]]:
+        """The shape in each of its ways, with what is proven of it once its layers are cut."""
+        profile, ways = self._profile(shape), self.question.ways
+        plain: Template | None = None
+        for which in self._ways(shape):
+            way = ways[which]
+            try:
+                if way.placement != "plain":
+                    yield bound_s, -1, number, which, None
+                    continue
+                plain = plain or template_of(profile, shape.asked(way))
+                least_s = least_of_cut(plain, shape.microbatches, in_order=way.schedule == "1f1b")
+            except InfeasibleError:
+                self._refuse(number, self._needed_bytes(shape, way))
+                continue
+            yield max(bound_s, least_s), -1, number, which, plain
+
+    def _priced(self, number: int, shape: JobShape, way: Way, template: Template | None) -> PricedShape | None:
+        """The shape planned in one way, its pipelines all alike, so one of them; None where it does not fit."""
+        profile = self._profile(shape)
+        try:
+            template = template or template_of(profile, shape.asked(way))
+            time_s, peaks_bytes = _planned(template, shape.microbatches, way)
+        except InfeasibleError:
+            self._refuse(number, self._needed_bytes(shape, way))
+            return None
+        held = [[template.stages[stage].layers for stage in column] for column in template.columns]
+        memory = max(
+            (memory_of(shape.form, spans, shape.tensor_parallel, shape.shards, peak)
+             for spans, peak in zip(held, peaks_bytes, strict=True)),
+            key=lambda one: one.total,
+        )  # fmt: skip
+        return PricedShape(shape, way, time_s, _parts(template, shape.microbatches, way, time_s), memory)
+
+    def _needed_bytes(self, shape: JobShape, way: Way) -> float:
+        """What the fullest GPU would hold of it with one micro-batch under way."""
+        form = replace(shape.form, profile=replace(shape.form.profile, device=replace(
+            shape.form.profile.device, memory_bytes=None)))  # fmt: skip
+        template = template_of(form.trained(shape.tensor_parallel, shape.shards), shape.asked(way))
+        return max(
+            memory_of(
+                form,
+                [template.stages[stage].layers for stage in column],
+                shape.tensor_parallel,
+                shape.shards,
+                sum(template.stages[stage].activation_bytes for stage in column),
+            ).total
+            for column in template.columns
+        )
+
+    def _refuse(self, number: int, needed_bytes: float, ways: int | None = None) -> None:
+        self._open[number] = 0 if ways else self._open[number] - 1
+        self.too_large += self._open[number] == 0
+        if self.least_needed is None or needed_bytes < self.least_needed[0]:
+            self.least_needed = needed_bytes, self.shapes[number]
+
+
+def nothing_fits(search: ShapeSearch) -> InfeasibleError:
+    """Why no shape fits, by how much, and how many nodes would do."""
+    question = search.question
+    assert search.least_needed is not None
+    needed_bytes, shape = search.least_needed
+    memory_bytes = shape.form.profile.device.memory_bytes or 0.0
+    room = _nodes_that_fit(question)
+    ways_out = [f"GPUs of {print_bytes(needed_bytes)}"]
+    if room is not None:
+        ways_out.insert(0, f"{room} nodes, which would do")
+    if not any(form.recomputes for form in question.forms):
+        ways_out.append("a profile made with --checkpointing")
+    return InfeasibleError(
+        f"none of {counted(len(search.shapes), 'shape')} fits the memory: {shape} needs the least, at least "
+        f"{print_bytes(needed_bytes)} of each GPU, which has {print_bytes(memory_bytes)}",
+        where="--cluster",
+        fix=f"take {', or '.join(ways_out)}",
+    )
+
+
+MOST_TIMES = 64  # as many nodes as there are, that are tried for what would fit
+
+
+def _nodes_that_fit(question: BestQuestion) -> int | None:
+    """With how many times the nodes, by doubling, a shape fits; None: with no number that was tried."""
+    times = 2
+    while times <= MOST_TIMES:
+        larger = replace(question, nodes=times * question.nodes)
+        if next(ShapeSearch(larger).ranked(), None) is not None:
+            return larger.nodes
+        times *= 2
+    return None
+
+
+def _shapes_of(question: BestQuestion) -> Iterator[JobShape]:
+    """All shapes: a tensor-parallel group within a node, pipelines with equally many whole micro-batches."""
+    for form in question.forms:
+        if question.batch % form.microbatch_size:
+            continue
+        total = question.batch // form.microbatch_size
+        divisors = [number for number in range(1, min(total, question.gpus) + 1) if total % number == 0]
+        for degree in form.degrees():
+            if question.gpus_per_node % degree or (question.degrees is not None and degree not in question.degrees):
+                continue
+            for pp in range(1, min(len(form.profile.layers), question.gpus // degree) + 1):
+                for dp in divisors:
+                    if degree * pp * dp <= question.gpus:
+                        yield JobShape(form, degree, pp, dp, total // dp, dp if question.shards else 1)
+
+
+def _planned(template: Template, microbatches: int, way: Way) -> tuple[float, Sequence[float]]:
+    """The iteration time in s, and the most activation bytes of each worker, of one of many pipelines alike."""
+    workers = tuple(Worker(0, column, "") for column in range(len(template.columns)))
+    one = Plan(
+        planner=Planner("pipeline", __version__, {}),
+        inputs={},
+        templates=(template,),
+        pipelines=(Pipeline(template.name, microbatches),),
+        optimizer="synchronous",
+        workers=workers,
+    )
+    if way.placement == "plain":
+        found = evaluate(scheduled(one, way.schedule))
+        return found.makespan_s, found.peak_memory_bytes
+    prediction = with_placed_pipelines(one, split=way.schedule == "zero-bubble", effort=Effort("heuristic")).prediction
+    assert prediction is not None
+    return prediction.iteration_time_s, prediction.peak_memory_bytes
+
+
+def _parts(template: Template, microbatches: int, way: Way, time_s: float) -> TimeParts:
+    split, stages = way.schedule == "zero-bubble", template.stages
+    works_s = [
+        microbatches
+        * sum(
+            stage.forward_s + (stage.backward_input_s + stage.backward_weight_s if split else stage.duration_s("B"))
+            for stage in (stages[number] for number in column)
+        )
+        for column in template.columns
+    ]
+    sums_s = [sum(stages[number].allreduce_s for number in column) for column in template.columns]
+    steps_s = [sum(stages[number].optimizer_s for number in column) for column in template.columns]
+    whole_s = [sum(times) for times in zip(works_s, sums_s, steps_s, strict=True)]
+    last = max(range(len(whole_s)), key=whole_s.__getitem__)
+    mean_s = sum(works_s) / len(works_s)
+    return TimeParts(mean_s, works_s[last] - mean_s, time_s - whole_s[last], sums_s[last], steps_s[last])
