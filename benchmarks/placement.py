@@ -7,8 +7,8 @@
   published order needs.
 * slow_links: `--placement best` for one slow link, with 1F1B's memory and without a limit: what plain, V and loop take.
 * failures: four workers by three pipelines by six micro-batches, one dead in each column: plain, V and loop.
-* overlap: forwards and backwards side by side, where a pair takes 0.8 of both: the best without pairs, DualPipeV's order
-  with pairs, and what is found.
+* overlap: forwards and backwards side by side, where a pair takes 0.8 of both: the best without pairs, DualPipeV's
+  order with pairs, and what is found.
 * size: how long planning 64 workers with two chunks each takes, 256 micro-batches.
 * plain: how long plain plans take, in turns with those of another checkout (`--baseline PYTHON`, of its environment).
 
@@ -355,7 +355,14 @@ def chart(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def main() -> None:
     """Run one section, and write its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sections = {"published": published, "unlike": unlike, "slow_links": slow_links, "failures": failures, "size": size}
+    sections = {
+        "published": published,
+        "unlike": unlike,
+        "slow_links": slow_links,
+        "failures": failures,
+        "overlap": overlap,
+        "size": size,
+    }
     parser.add_argument("--only", choices=(*sections, "plain"))
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--baseline", default=sys.executable)

@@ -349,7 +349,7 @@ class _View:
                 yield self._turns_from(group, first, [bytes_of[stage][0] for stage in stages], 0.0)
                 if is_split:
                     yield self._turns_from(group, first, [min(bytes_of[stage]) for stage in stages], first_w_s)
-            if is_split:
+            if is_split and all(seat.share == 1 for seats in group for seat in seats):  # not where passes overlap
                 for seats in group:
                     for x, y in combinations(seats, 2):
                         yield from self._turns_of_two(x, y, min(*bytes_of[x.part.stage], *bytes_of[y.part.stage]))

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.explain.explain import explain
-from rtk.planners.placement.promise import unpaired_plan
 from rtk.planners.plain.verbs import plan_pipeline
+from rtk.planners.scheduling.assemble import with_prediction
 from rtk.runners.torch_csv import from_torch_csv, to_torch_csv
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
@@ -79,7 +79,7 @@ def test_readers_of_plans_know_pairs() -> None:
     found = from_torch_csv(to_torch_csv(plan), "x.csv")
     assert found.orders == tuple(worker.operations() for worker in plan.workers)
     assert found.pairs == tuple(worker.pairs() for worker in plan.workers) and found.may_be_kept
-    flat = unpaired_plan(plan)
+    flat = with_prediction(plan.without_pairs())
     assert not flat.may_pair and _time_s(flat) >= _time_s(plan)
     words = [change.words for change in order_changes(flat, plan)]
     assert words and all(" of passes side by side, not 0 pairs" in one for one in words)
