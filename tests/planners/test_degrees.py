@@ -63,7 +63,7 @@ def alone_at(profile: Profile, degree: int) -> Profile:
 
 @pytest.mark.parametrize("planner", PLANNERS)
 @given(profile=profiles(), degree=st.sampled_from(DEGREES))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_a_plan_at_a_degree_is_that_of_one_gpus_share(planner: str, profile: Profile, degree: int) -> None:
     """Every planner plans at a degree as it plans at 1 what each GPU does then, and its plan says the degree."""
     asked: dict[str, Any] = {"pp": 2, "dp": 2, "microbatches": 3}
