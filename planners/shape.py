@@ -14,7 +14,7 @@ from ..schemas.degrees import Degrees, by_column, print_degrees
 from ..schemas.documents import digest
 from ..schemas.errors import InfeasibleError, InvalidInputError, NoRoomError
 from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, MOST_OPERATIONS, MOST_WORKERS
-from ..schemas.network import Rings, PipelineSeats
+from ..schemas.network import PipelineSeats, Rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
 from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
