@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .schemas.timeline import Timeline as Timeline
     from .schemas.trace import Trace as Trace
     from .schemas.trace import TraceEvent as TraceEvent
+    from .shaping import plan_best as plan_best
     from .sweeping import sweep as sweep
     from .viz.diff import as_words as _as_words
     from .viz.diff import diff_plans as _diff_plans
@@ -125,6 +126,7 @@ _PLACES = {
     "plan_adaptra": "planners.plain.verbs",
     "plan_atlas": "planners.plain.slipstream",
     "plan_batch": "planners.plain.verbs",
+    "plan_best": "shaping",
     "plan_from_atlas": "planners.plain.slipstream",
     "plan_joint": "planners.plain.verbs",
     "plan_mitigate": "planners.plain.verbs",

@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     result = {"a100": a100()}
     for name, part in result["a100"].items():
-        print(name, {key: value for key, value in part.items()}, file=sys.stderr)
+        print(name, part, file=sys.stderr)
     write_result(result, options.output)
 
 

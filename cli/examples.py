@@ -70,6 +70,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk plan reconfigure four.json --failed 0/0 -o after.json",
         "rtk plan reconfigure three.json --join 1 -o grown.json",
     ),
+    "plan best": (
+        "rtk plan best p.json --cluster 2x2 --batch 32 -o best.json",
+        "rtk plan best llama3-8b --gpu h100-sxm --cluster 2x8 --batch 64 --schedule 1f1b --chart best.svg",
+    ),
     "plan topology": ("rtk plan topology p.json --pp 2 --dp 2 --microbatches 8 --slow 0/1=2 -o moved.json",),
     "plan batch": (
         "rtk plan batch --times 7,3.5,2 --microbatches 32",

@@ -12,7 +12,10 @@ from .console import Common, grouped, print_json
 @grouped
 def command(
     plan: Annotated[
-        str, typer.Argument(help="The plan, or a resumption, or a timeline with failures; `-` is standard input.")
+        str,
+        typer.Argument(
+            help="The plan, or a resumption, a timeline with failures, or a computed profile; `-` is standard input."
+        ),
     ],
     *,
     profile: Annotated[
@@ -31,7 +34,8 @@ def command(
     the fullest GPU holds.
 
     Of a resumption: what is kept, sent again and copied, and what takes longest. Of a timeline: event by event, what
-    each failure cost, what was kept, and when the iteration was done.
+    each failure cost, what was kept, and when the iteration was done. Of a computed profile: what its times are made
+    of.
     """
     told, words = _explained(plan)
     if profile is not None:
@@ -74,10 +78,11 @@ def _explained(path: str) -> tuple[dict[str, Any], str]:
     from ..schemas.documents import read_one_of
     from ..schemas.files import source_of
     from ..schemas.plan import Plan
+    from ..schemas.profile import Profile
     from ..schemas.resumption import Resumption
     from ..schemas.timeline import Timeline
 
-    match read_one_of(path, Plan, Resumption, Timeline):
+    match read_one_of(path, Plan, Resumption, Timeline, Profile):
         case Resumption() as resumption:
             from ..planners.explain.resumed import explain_resumption, words_of_resumption
             from ..schemas.check_rest import require_valid_resumption
@@ -90,6 +95,11 @@ def _explained(path: str) -> tuple[dict[str, Any], str]:
 
             recoveries = recoveries_of(timeline)
             return {"recoveries": [asdict(one) for one in recoveries]}, words_of_recoveries(recoveries)
+        case Profile() as profile:
+            from ..profilers.analytic.parts import parts_of, words_of_parts
+
+            parts = parts_of(profile)
+            return {"parts": [asdict(one) for one in parts]}, words_of_parts(parts)
         case plan:
             from ..planners.explain.explain import explain
             from ..planners.explain.words import words_of_explanation

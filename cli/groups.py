@@ -42,6 +42,7 @@ PANELS = {
     "Measuring": ("--at-once", "--repeats", "profile model --threads", "--sizes", "--repeat", "--gemm", "--pairs",
                   "--processes", "--together"),
     "Computing instead of measuring": ("--analytic", "profile model --gpu", "--efficiency", "--calibrate",
+        "--attention", "--dropout", "--sequence-parallel", "--gradients", "--sustained", "--kernel-gap",
                                        "profile model --cluster"),
     "Failures": ("--failed", "--failures", "--max-failures", "--failure-unit", "--inject", "--cost", "--join",
                  "--pays-within"),

@@ -25,6 +25,7 @@ from .options import (
     parse_slow_places,
     present,
 )
+from .plan_best import best
 from .plan_oobleck import oobleck, reconfigure, templates
 from .plan_slipstream import slipstream
 
@@ -383,6 +384,7 @@ def adaptra(
     present(made, output, common, [*comparison(made), *lines], effort.require_optimal)
 
 
+app.command("best")(best)
 app.command("slipstream")(slipstream)
 app.command("joint")(joint)
 app.command("batch")(batch)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..schemas.documents import read_document, write_document
+from ..profilers.analytic.software import Attention, software_of
+from ..schemas.documents import write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.profile import (
@@ -18,10 +19,9 @@ from ..schemas.profile import (
     Layer,
     LayerCost,
     Profile,
-    form_of,
     held_bytes,
 )
-from ..schemas.quantities import SHARE, print_bytes, print_share
+from ..schemas.quantities import DURATION, SHARE, print_bytes, print_share
 from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
 from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
 from .job import gives
@@ -144,7 +144,46 @@ class AnalysisOptions:
     calibrate: Annotated[
         str | None,
         typer.Option(
-            "--calibrate", metavar="PROFILE", help="With --analytic: a smaller model's profile, measured on that GPU."
+            "--calibrate",
+            metavar="FILE",
+            help="With --analytic: a smaller model's profile, measured on that GPU; a log of Megatron with its "
+            "arguments; or a measured iteration and its settings (.yaml).",
+        ),
+    ] = None
+    attention: Annotated[
+        Attention | None,
+        typer.Option(
+            "--attention", help="With --analytic: one kernel without scores, or scores in memory; flash if not given."
+        ),
+    ] = None
+    dropout: Annotated[
+        bool | None,
+        typer.Option("--dropout/--no-dropout", help="With --analytic: the program has dropout; not if not given."),
+    ] = None
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="With --analytic: ranks share norms and sums, too; they do if not given.",
+        ),
+    ] = None
+    gradients: Annotated[
+        DataType | None,
+        typer.Option("--gradients", help="With --analytic: what gradients are kept in; the model's if not given."),
+    ] = None
+    sustained: Annotated[
+        bool | None,
+        typer.Option(
+            "--sustained/--best-case",
+            help="With --analytic: the share of the peak of a long training, or the best seen, if not given.",
+        ),
+    ] = None
+    kernel_gap_s: Annotated[
+        float | None,
+        quantity(
+            DURATION,
+            "--kernel-gap",
+            "With --analytic: between kernels that are waited for, such as 47us; the GPU's own if not given.",
         ),
     ] = None
     cluster: Annotated[
@@ -184,7 +223,12 @@ def model(
     presets, gpt3-13b and gpt3-175b, megatron-1.7b to megatron-1t (-145.6b, for one), llama3-8b, -70b and -405b, or a
     config.json of gpt2, gpt_neox, llama, mistral, opt, qwen2 or qwen3.
     """
-    computing = {f"--{option}": value for option, value in vars(analysis).items() if option != "analytic"}
+    names = {"kernel_gap_s": "kernel-gap"}
+    computing = {
+        f"--{names.get(option, option.replace('_', '-'))}": value
+        for option, value in vars(analysis).items()
+        if option != "analytic"
+    }
     measuring = {"--repeats": how.repeats, "--at-once": how.at_once, "--overlap": how.overlap or None}
     for option, value in (measuring if analysis.analytic else computing).items():
         if value is not None:
@@ -215,7 +259,8 @@ def model(
 
 def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profile:
     """A computed profile, without torch."""
-    from ..profilers.analytic.estimate import profile_analytic
+    from ..calibrating import read_calibration
+    from ..profilers.analytic.estimate import Learned, numbers_of, profile_analytic
 
     cluster, gpu = None, analysis.gpu
     if analysis.cluster is not None:
@@ -231,20 +276,35 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where="--cut",
             fix="leave --cut away: the layers are the embedding, the blocks and the head",
         )
-    calibrate = None if analysis.calibrate is None else read_document(analysis.calibrate, Profile)
-    own = None if calibrate is None else form_of(calibrate.model).dtype
+    calibrate = None
+    if analysis.calibrate is not None:
+        calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster)
+    if isinstance(calibrate, Learned):
+        for words in calibrate.remarks:
+            remark(words)
+    own = None if calibrate is None else numbers_of(calibrate)
     if own is not None and form.dtype not in (None, own):
         raise InvalidInputError(
-            f"the profile was measured in {own}, and says nothing of {form.dtype}",
+            f"it was measured in {own}, and says nothing of {form.dtype}",
             where=f"--calibrate {analysis.calibrate}",
             fix=f"measure it with --dtype {form.dtype}",
         )
     if cluster is None or not (cluster.network.inter_node or cluster.network.node or len(cluster.nodes) == 1):
         remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
-    return profile_analytic(
-        name, gpu=gpu, **given, efficiency=analysis.efficiency, calibrate=calibrate, cluster=cluster
+    told = {option: value for option, value in vars(analysis).items() if value is not None}
+    profile = profile_analytic(
+        name,
+        gpu=gpu,
+        **given,
+        efficiency=analysis.efficiency,
+        calibrate=calibrate,
+        cluster=cluster,
+        software=software_of(told),
     )
+    if isinstance(calibrate, Learned) and (carried := calibrate.carried(profile)):
+        remark(carried)
+    return profile
 
 
 def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, output: str) -> Profile:

@@ -113,10 +113,18 @@ def _remarks(refinement: "Refinement", runs: "list[MeasuredRun]", before: "Profi
             yield f"{where}: the profile has no time for {reading.operation} that could be scaled; {took}"
     for number in sorted(contradictions(refinement)):
         yield f"{runs[number].name} contradicts other timelines: stages lie between what they say"
+    yield from _remarks_of_pairs(refinement.profile, before)
     if refinement.profile.origin != before.origin:
         yield "all times are measured now; bytes are as they were"
     elif before.origin != "measured":
         yield f"some times are not corrected: the profile stays {before.origin}"
+
+
+def _remarks_of_pairs(refined: "Profile", before: "Profile") -> Iterator[str]:
+    """What passes side by side took, where that is not what was told."""
+    if refined.overlap != before.overlap:
+        told = "not known" if before.overlap is None else f"{before.overlap:.3f}"
+        yield f"F and B side by side take {refined.overlap:.3f} of the two one after the other (before: {told})"
 
 
 # `rtk profile compare`: what changed from one profile to another.

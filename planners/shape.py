@@ -503,7 +503,7 @@ def _cost(layer: Layer, index: int, degree: int) -> LayerCost:
             return cost
     known = joined([str(cost.tensor_parallel) for cost in sorted(layer.costs, key=lambda one: one.tensor_parallel)])
     raise InvalidInputError(
-        f"there is no cost at tensor-parallel degree {degree}, only at {known}",
-        where=f"--tensor-parallel, and the profile, /layers/{index}/costs",
-        fix=f"take a degree that the profile has, or profile the model with --tp {degree}, if that divides its heads",
+        f"there is no cost at tensor_parallel {degree}, only at {known}",
+        where=f"the profile, /layers/{index}/costs",
+        fix=f"take a --tensor-parallel of these, or profile the model with --tp {degree}, if that divides its heads",
     )

@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from ..schemas.errors import InfeasibleError
-from ..schemas.profile import half_width
+from ..schemas.profile import half_width, told_overlap
 from ..schemas.protocols import StageExecutor, StageFactory
 from .measure import Clock, OutOfMemory, is_out_of_memory, warm_up_of
 from .models.model import Model
@@ -20,7 +20,6 @@ from .models.model import Model
 BUDGET_S = 4.0
 FEWEST_ROUNDS, MOST_ROUNDS = 8, 60
 NOISE = 0.01  # what is gained counts if it is more than this, and more than half the width of the readings' middle half
-LEAST = 0.501  # a pair takes as long as the longer of its passes, which is half of both or more
 
 
 def measure_overlap(
@@ -66,7 +65,7 @@ def _ratio_of(readings: Sequence[float]) -> float:
     """The median of readings, where it is below 1 by more than their noise."""
     ratio = median(readings)
     noise = max(NOISE, half_width(readings)) if len(readings) > 1 else NOISE
-    return max(ratio, LEAST) if ratio < 1 - noise else 1.0
+    return told_overlap(ratio) if ratio < 1 - noise else 1.0
 
 
 def _readings(

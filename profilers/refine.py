@@ -36,6 +36,7 @@ from ..schemas.profile import (
     Profile,
     Spread,
     half_width,
+    told_overlap,
 )
 from ..schemas.timeline import Span, Timeline
 from .annotations import read_annotations
@@ -73,26 +74,46 @@ class MeasuredRun:
 
     Attributes:
         seats: by worker `k/i`; where that holds several virtual stages, each of them, by `k/i:stage`.
+        has_pairs: whether its workers ran forwards and backwards side by side.
     """
 
     name: str
     timeline: Timeline
     seats: Mapping[str, WorkerHolding]
+    has_pairs: bool = False
 
     def spans(self) -> Iterator[tuple[int, str, Span]]:
         """The timeline's spans, each with its place and its seat, as of a worker that holds only that.
 
-        A step is one of each seat of its worker.
+        A step is one of each seat of its worker. Passes that ran side by side say nothing of each, and are left out.
         """
+        beside = {place for pair in self.pairs() for place in pair}
         held: dict[str, list[str]] = defaultdict(list)
         for seat in self.seats:
             held[seat.partition(":")[0]].append(seat)
         for place, span in enumerate(self.timeline.spans):
             op = span.op.lstrip(DIGITS)
+            if place in beside:
+                continue
             if op != span.op:
-                yield place, f"{span.worker}:{span.op.removesuffix(op)}", replace(span, op=op)
+                yield place, seat_of(span), replace(span, op=op)
             else:
                 yield from ((place, seat, span) for seat in held.get(span.worker, [span.worker]))
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """The places of the spans of an F and a B that a worker ran side by side: both began at the same moment."""
+        begun: dict[tuple[str, int, float], int] = {}
+        for place, span in enumerate(self.timeline.spans if self.has_pairs else ()):
+            if span.op.lstrip(DIGITS)[:1] in ("F", "B") and span.end_s > span.start_s:
+                other = begun.setdefault((span.worker, span.iteration, span.start_s), place)
+                if other != place:
+                    yield other, place
+
+
+def seat_of(span: Span) -> str:
+    """By which a run knows whose operation a span is: its worker, and the virtual stage where it names one."""
+    stage = span.op.removesuffix(span.op.lstrip(DIGITS))
+    return f"{span.worker}:{stage}" if stage else span.worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +302,7 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
     * The spread becomes the readings', relative to the stage's time; where there are too few to say (measure.py) it
       stays as it was, relative to the time.
     * Of an operation that takes no time in the profile nothing can be scaled: it stays so.
+    * `overlap` becomes what pairs took over what their passes take alone, the median of all, where both were measured.
     * `origin` becomes "measured" once every time in the profile has been corrected; `model["refined"]` says by which
       timelines, and which profile and origin there were before: bytes are still of that origin.
 
@@ -318,6 +340,7 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
         profile,
         layers=layers,
         boundary=profile.boundary and boundary.within([cost for layer in layers for cost in layer.costs]),
+        overlap=_overlap_of(runs, readings) or profile.overlap,
         origin="measured" if is_all else profile.origin,
         model={
             **profile.model,
@@ -330,6 +353,24 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
     )
     after = tuple(replace(reading, after_s=_stage_s(refined, reading)) for reading in readings)
     return Refinement(refined, after, tuple(slow for _, own in found for slow in own))
+
+
+def _overlap_of(runs: Sequence[MeasuredRun], readings: Sequence[OperationReading]) -> float | None:
+    """What pairs took over their passes one after the other; None where nothing of it was measured."""
+    alone_s = {(one.run, one.layers, one.tensor_parallel, one.operation): one.measured_s for one in readings}
+    ratios = []
+    for number, run in enumerate(runs):
+        for pair in run.pairs():
+            spans = [run.timeline.spans[place] for place in pair]
+            held = [run.seats[seat_of(span)] for span in spans]
+            keys = [
+                (number, one.layers, one.tensor_parallel, span.op.lstrip(DIGITS)[0])
+                for one, span in zip(held, spans, strict=True)
+            ]
+            apart_s = sum(alone_s.get(key, 0.0) for key in keys)
+            if all(alone_s.get(key) for key in keys):
+                ratios.append((spans[0].end_s - spans[0].start_s) / held[0].slowdown / apart_s)
+    return told_overlap(median(ratios)) if ratios else None
 
 
 def contradictions(refinement: Refinement) -> Counter[int]:
@@ -476,7 +517,7 @@ def run_of(given: GivenTimeline, profile: Profile, plans: Sequence[Plan], cut: S
     plan = _plan_of(given, plans)
     if plan is not None and given.timeline.plan is not None:
         held = {name: own for worker in plan.workers for name, own in _seats_of(plan, worker, profile)}
-        return MeasuredRun(given.name, given.timeline, held)
+        return MeasuredRun(given.name, given.timeline, held, plan.has_pairs)
     if given.timeline.is_placed:
         raise InvalidInputError(
             "its workers hold several virtual stages, and only their plan says which layers those are",

@@ -170,6 +170,11 @@ def computed_by(one: Instruction) -> tuple[Compute, ...]:
             return ()
 
 
+def computed_in(instructions: Iterable[Instruction]) -> Iterator[Compute]:
+    """The operations that instructions run, in their order; of a pair the forward first."""
+    return chain.from_iterable(map(computed_by, instructions))
+
+
 @dataclass(frozen=True)
 class Program:
     """The programs of all live workers: rank r is `workers[r]` and runs `instructions[r]`.
@@ -201,7 +206,7 @@ class Program:
         """
         instructions, total = self.instructions[rank], self.plan.total_layers()
         received = {self.at_boundary(one.message) for one in instructions if isinstance(one, Receive)}
-        computed = chain.from_iterable(map(computed_by, instructions))
+        computed = computed_in(instructions)
         taken = (taken_by(one.operation, self.layers_of(rank, one), total) for one in computed)
         return frozenset(message for message in taken if message is not None and message not in received)
 

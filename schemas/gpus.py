@@ -1,12 +1,16 @@
 """GPUs that need not be there: what their data sheets promise, and how much of it programs get.
 
-Peaks are dense (no sparsity). bf16 is on tensor cores, accumulating in fp32; fp32 is on ordinary cores, for torch
-leaves TF32 off by default. Memory is the data sheet's in units of 1e9 bytes; the driver, NCCL and cuBLAS want what is
-more.
+Peaks are dense (no sparsity). bf16 and fp16 are on tensor cores, accumulating in fp32; fp32 is on ordinary cores, for
+torch leaves TF32 off by default. Memory is the data sheet's in units of 1e9 bytes; the driver, NCCL and cuBLAS want
+what is more.
 
 What programs get of it: `matrix_share` is what large matrix products were seen to reach of the bf16 peak, from "Maximum
 Achievable Matmul FLOPS" (S. Bekman, Machine Learning Engineering, compute/accelerator, 2024-2026). GPUs that are not
 there have the share of those of their generation.
+
+`sustained_share` is what is left of it in a training of hours: 0.80 on an A100, fitted on iterations of BigScience
+(0.78 to 0.82 fit as well), 0.70 on a V100, by the timers of its Megatron-LM logs. The others are taken to lose as
+much of their share as the A100.
 """
 
 from collections.abc import Mapping
@@ -39,6 +43,7 @@ class Gpu:
         memory_bytes_per_s: bandwidth of its memory.
         intra_node: the path between two GPUs of a node, as NCCL gets it.
         matrix_share: of the peak, what large matrix products reach.
+        sustained_share: of the peak, what they reach in a long training.
         kernel_s: what each kernel costs beside its work.
     """
 
@@ -48,6 +53,7 @@ class Gpu:
     memory_bytes_per_s: float
     intra_node: Connection
     matrix_share: float
+    sustained_share: float
     kernel_s: float = KERNEL_S
 
 
@@ -73,14 +79,25 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum()).removeprefix("nvidia").removeprefix("amd")
 
 
+# What the A100 keeps of its best share: 0.80 of 0.859.
+SUSTAINED = 0.93
+
+
 def _gpu(
-    name: str, gigabytes: float, bf16: float | None, fp32: float, bandwidth: float, link: Connection, share: float
+    name: str,
+    gigabytes: float,
+    short: float,
+    fp32: float,
+    bandwidth: float,
+    link: Connection,
+    share: float,
+    sustained: float | None = None,
+    has_bf16: bool = True,
 ) -> Gpu:
-    """A row of the table: GB, TFLOP/s, TFLOP/s, GB/s."""
-    peaks: dict[DataType, float] = {"fp32": fp32 * 1e12}
-    if bf16 is not None:
-        peaks["bf16"] = bf16 * 1e12
-    return Gpu(name, gigabytes * 1e9, peaks, bandwidth * 1e9, link, share)
+    """A row of the table: GB, TFLOP/s in 16 bits, TFLOP/s in 32, GB/s."""
+    peaks: dict[DataType, float] = {"fp32": fp32 * 1e12, **({"bf16": short * 1e12} if has_bf16 else {})}
+    peaks["fp16"] = short * 1e12
+    return Gpu(name, gigabytes * 1e9, peaks, bandwidth * 1e9, link, share, sustained or round(SUSTAINED * share, 3))
 
 
 def _nvlink(gigabytes_per_s: float) -> Connection:
@@ -95,12 +112,12 @@ def _pcie(gigabytes_per_s: float) -> Connection:
 
 _TABLE = (
     # NVIDIA V100 data sheet (SXM2, 32 GB). No bf16.
-    _gpu("v100-sxm", 32, None, 15.7, 900, _nvlink(300), 0.8),
+    _gpu("v100-sxm", 32, 125, 15.7, 900, _nvlink(300), 0.8, 0.70, has_bf16=False),
     # NVIDIA T4 data sheet. No bf16.
-    _gpu("t4", 16, None, 8.1, 320, _pcie(32), 0.8),
+    _gpu("t4", 16, 65, 8.1, 320, _pcie(32), 0.8, has_bf16=False),
     # NVIDIA A100 data sheet; shares measured: 267.9 of 312 (SXM), 256.4 (PCIe).
-    _gpu("a100-sxm", 80, 312, 19.5, 2039, _nvlink(600), 0.859),
-    _gpu("a100-sxm-40gb", 40, 312, 19.5, 1555, _nvlink(600), 0.859),
+    _gpu("a100-sxm", 80, 312, 19.5, 2039, _nvlink(600), 0.859, 0.80),
+    _gpu("a100-sxm-40gb", 40, 312, 19.5, 1555, _nvlink(600), 0.859, 0.80),
     _gpu("a100-pcie", 80, 312, 19.5, 1935, _pcie(64), 0.822),
     # NVIDIA A40 data sheet.
     _gpu("a40", 48, 149.7, 37.4, 696, _pcie(64), 0.82),
@@ -123,6 +140,6 @@ _TABLE = (
     # AMD MI300X data sheet; share measured: 781.9 of 1300. Seven links of 128 GB/s to the other GPUs of a node.
     _gpu("mi300x", 192, 1307.4, 163.4, 5300, _nvlink(896), 0.601),
     # One core of the server rtk was developed on (docs/benchmarks.md): to be calibrated on any other.
-    Gpu("cpu", None, {"fp32": 100e9}, 15e9, Connection(50e-6, 2e9), 0.95, CPU_KERNEL_S),
+    Gpu("cpu", None, {"fp32": 100e9}, 15e9, Connection(50e-6, 2e9), 0.95, 0.95, CPU_KERNEL_S),
 )
 GPUS: Mapping[str, Gpu] = {one.name: one for one in _TABLE}

@@ -97,7 +97,7 @@ KEYS = (
            _at("--microbatch-size", "profile model", "run", "plan oobleck"), only=_NO_SCRIPT),
     JobKey("model", "sequence_length", _COUNT, "128", "Tokens of a sample.",
            _at("--sequence-length", "profile model", "run"), only=_NO_SCRIPT),
-    JobKey("model", "dtype", _TEXT, '"bf16"', "Of parameters, gradients and activations: fp32 or bf16.",
+    JobKey("model", "dtype", _TEXT, '"bf16"', "Of parameters, gradients and activations: fp32, bf16 or fp16.",
            _at("--dtype", "profile model")),
     JobKey("model", "checkpointing", _FLAG, "true", "Blocks keep their input only, and compute the rest again.",
            _at("--checkpointing", "profile model")),

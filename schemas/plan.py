@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,7 +14,7 @@ from .degrees import OPTION as DEGREES
 from .display import Displayed
 from .errors import InvalidInputError
 from .fields import STRICT, Bytes, Count, Factor, Index, LayerNumber, Name, Overlap, Ratio, Seconds
-from .orders import Operation, check_order_text, pairs_in, parse_order
+from .orders import Operation, check_order_text, flattened, pairs_in, parse_order
 from .quantities import print_percent
 
 Proof = Literal["optimal", "bound", "none"]
@@ -306,6 +306,23 @@ class Plan(Displayed):
     def has_pairs(self) -> bool:
         """Whether some worker runs a forward and a backward side by side."""
         return any("(" in (worker.order or "") for worker in self.workers)
+
+    def without_pairs(self) -> "Plan":
+        """It, with the passes of each pair one after the other, and nothing said of what pairs take.
+
+        Its prediction is left out, for its iterations are longer; itself, where no template says what pairs take.
+        """
+        if not self.may_pair:
+            return self
+        return replace(
+            self,
+            templates=tuple(replace(template, overlap=None) for template in self.templates),
+            workers=tuple(
+                replace(worker, order=None if worker.order is None else flattened(worker.order))
+                for worker in self.workers
+            ),
+            prediction=None,
+        )
 
     def seats_of(self, worker: Worker) -> tuple[int, ...]:
         """The virtual stages that a worker holds, ascending."""

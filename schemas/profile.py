@@ -11,7 +11,7 @@ from .errors import InfeasibleError, InvalidInputError
 from .fields import STRICT, Bytes, BytesPerSecond, Count, Index, Overlap, Seconds
 from .quantities import print_apart, print_bytes, print_time
 
-DataType = Literal["fp32", "bf16"]
+DataType = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,15 @@ def half_width(values: Sequence[float]) -> float:
 
     lower, _, upper = quantiles(values, n=4)
     return (upper - lower) / 2
+
+
+def told_overlap(ratio: float) -> float:
+    """What a profile says of pairs that were measured to take so much of their passes one after the other.
+
+    A pair takes as long as the longer of its passes, which is half of both or more, and no more than both; what is
+    measured may be a little beside.
+    """
+    return min(max(ratio, 0.501), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

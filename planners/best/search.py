@@ -20,11 +20,13 @@ from ...schemas.errors import InfeasibleError
 from ...schemas.network import PipelineSeats
 from ...schemas.orders import LeanSchedule
 from ...schemas.plan import Pipeline, Plan, Planner, Template, Worker
+from ...schemas.profile import Profile
 from ...schemas.quantities import print_bytes
 from ...schemas.text import counted
 from ..pipeline import plan_pipeline, scheduled
 from ..placement.pipelines import with_placed_pipelines
 from ..scheduling.evaluate import evaluate
+from ..scheduling.forms import many_problems
 from ..scheduling.solve import Effort
 from ..shape import PlacementName, Shape, template_of
 from .bounds import FormTotals, least_of_cut
@@ -182,6 +184,7 @@ class ShapeSearch:
         self.least_needed: tuple[float, JobShape] | None = None
         self._open = [0] * len(self.shapes)  # ways that may still fit
         self._totals: dict[tuple[int, int], FormTotals] = {}
+        self._profiles: dict[tuple[int, int, int], Profile] = {}
         self._done: set[int] = set()
 
     def ranked(self) -> Iterator[PricedShape]:
@@ -192,6 +195,10 @@ class ShapeSearch:
             if bound_s is not None:
                 queue.append((bound_s, 0, number, 0, None))
         heapify(queue)
+        with many_problems():
+            yield from self._out_of(queue)
+
+    def _out_of(self, queue: list[tuple[float, int, int, int, Any]]) -> Iterator[PricedShape]:
         while queue:
             bound_s, step, number, which, found = heappop(queue)
             if number in self._done:
@@ -230,6 +237,12 @@ class ShapeSearch:
         sum_s = ring.ring_s(totals.parameter_bytes / shape.tensor_parallel, shape.dp)
         return totals.least_s(shape.pp, shape.microbatches, sum_s, shape.shards)
 
+    def _profile(self, shape: JobShape) -> Profile:
+        key = id(shape.form), shape.tensor_parallel, shape.shards
+        if key not in self._profiles:
+            self._profiles[key] = shape.form.trained(shape.tensor_parallel, shape.shards)
+        return self._profiles[key]
+
     def _ways(self, shape: JobShape) -> list[int]:
         """Which ways there are for it: a pipeline of one stage has one order, and there must be layers for chunks."""
         layers = len(shape.form.profile.layers)
@@ -239,7 +252,7 @@ class ShapeSearch:
 
     def _cut(self, number: int, shape: JobShape, bound_s: float) -> Iterator[tuple[float, int, int, int, Any]]:
         """The shape in each of its ways, with what is proven of it once its layers are cut."""
-        profile, ways = shape.form.trained(shape.tensor_parallel, shape.shards), self.question.ways
+        profile, ways = self._profile(shape), self.question.ways
         plain: Template | None = None
         for which in self._ways(shape):
             way = ways[which]
@@ -256,7 +269,7 @@ class ShapeSearch:
 
     def _priced(self, number: int, shape: JobShape, way: Way, template: Template | None) -> PricedShape | None:
         """The shape planned in one way, its pipelines all alike, so one of them; None where it does not fit."""
-        profile = shape.form.trained(shape.tensor_parallel, shape.shards)
+        profile = self._profile(shape)
         try:
             template = template or template_of(profile, shape.asked(way))
             time_s, peaks_bytes = _planned(template, shape.microbatches, way)

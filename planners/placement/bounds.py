@@ -15,6 +15,12 @@ its own last operation, all-reduce and step included, and leaves out the virtual
   that holds its activations of all seats, A in sum, while all others hold those of the seats up to i at least, a. So no
   more than 1 + (limit - A) / a are on this way at once, and of M as many as are not come one after the other. What they
   give back first is a stash, after some W: where stashes are as large, that W lies between two of them, too.
+* **Turns of two seats** x and y, where 2n chunks fit (also called turns): when the F at y of micro-batch j + n starts,
+  those up to it have begun 2 (j + n + 1) chunks there, and those before j have given back 2j at most. So two chunks of
+  j or later ones have been given back, by W that follow the I of j at y. From the start of that I on the worker has
+  thus run I at y, two W with their other I, and one more F: at x of j + n, or else that was before, and then with it
+  and without a W there was no room for F at y of j + n - 1, which so is among them. So from the F of j to that of j + n
+  it takes as long as the way to the I and all these.
 * **Area**: each micro-batch holds its activation from the start of F to the end of I, for a way down the later virtual
   stages and back at least, then its stash for W. In the time from the first start to the last end no more fits than the
   limit times it.
@@ -32,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import floor, inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -341,6 +348,10 @@ class _View:
                 yield self._turns_from(group, first, [bytes_of[stage][0] for stage in stages], 0.0)
                 if is_split:
                     yield self._turns_from(group, first, [min(bytes_of[stage]) for stage in stages], first_w_s)
+            if is_split:
+                for seats in group:
+                    for x, y in combinations(seats, 2):
+                        yield from self._turns_of_two(x, y, min(*bytes_of[x.part.stage], *bytes_of[y.part.stage]))
 
     def _turns_from(
         self, group: Sequence[Sequence[_Seat]], first: int, kept_bytes: Sequence[float], more_s: float
@@ -356,6 +367,20 @@ class _View:
         begun_s = min(float(seats[first].heads_s[FORWARD, 0]) for seats in group)
         ended_s = min(float(seats[-1].tails_s[BACKWARD, -1]) for seats in group)
         return begun_s, turns * way_s + (turns - 1) * more_s, ended_s
+
+    def _turns_of_two(self, x: _Seat, y: _Seat, kept_bytes: float) -> Iterator[tuple[float, float, float]]:
+        """From F to F at y, the later of two seats, n micro-batches on at a time; each chunk holds so much until W."""
+        if not kept_bytes:
+            return
+        chunks = floor(self._limit_bytes / kept_bytes * (1 + ROUNDING))
+        apart, jobs = max(1, (chunks + 1) // 2), x.part.jobs
+        (x_f, x_i, x_w), (y_f, y_i, y_w) = x.all_seconds, y.all_seconds
+        given_back_s = min(x_i + x_w + y_w, y_i + 2 * y_w, y_i + 2 * (x_i + x_w))
+        turn_s = y.part.chain.way_s(y.part.stage, y.part.stage) + given_back_s + min(x_f, y_f)
+        for first in range(min(apart, jobs - apart)):
+            turns = (jobs - 1 - first) // apart
+            last = first + turns * apart
+            yield float(y.heads_s[FORWARD, first]), turns * turn_s + y_f, float(y.tails_s[FORWARD, last])
 
     def _area(self) -> tuple[float, float, float]:
         """The least time in which the limit has room for all."""

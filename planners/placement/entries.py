@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 # From one entry to the next, in paces. With equal costs these are even numbers of operations: in a V whatever enters an
 # odd number later meets the one before on some worker.
 APART = (1 / 3, 2 / 3, 1.0, 4 / 3, 2.0, 7 / 3)
-# How many choices are kept at most, and from how many on it is worth its while; operations scheduled in all.
-WIDEST, NARROWEST = 64, 8
-ENTRIES_OPERATIONS = 6_000_000
+# How many choices are kept, and the most operations that may be scheduled in all: half a second of machine code.
+WIDTH = 32
+ENTRIES_OPERATIONS = 5_000_000
 
 
 class _Entries(NamedTuple):
@@ -35,26 +35,26 @@ class _Entries(NamedTuple):
     enters_s: tuple[float, ...]
 
 
-def one_by_one(problem: PlacedProblem) -> DueTimes | None:
+def one_by_one(problem: PlacedProblem, worth_s: float = np.inf) -> DueTimes | None:
     """Greedy priorities with the entries found; None without limits, and where there are too many operations.
 
     Args:
         problem: what to order, for the makespan or the period.
+        worth_s: given up with None once micro-batches at the pace of the busiest worker would bring it here, in s.
     """
-    tries = len(APART) * max(1, problem.jobs // 2) * problem.operations
-    width = min(WIDEST, ENTRIES_OPERATIONS // tries)
-    if width < NARROWEST or not np.isfinite(problem.limit_bytes).any():
+    tries = WIDTH * len(APART) * max(1, problem.jobs // 2)
+    if tries * problem.operations > ENTRIES_OPERATIONS or not np.isfinite(problem.limit_bytes).any():
         return None
-    offset_s = greedy(problem.with_objective(False))[0].offset_s
+    offset_s, whole_s = greedy(problem.with_objective(False))[0].offset_s, pace_s(problem)
     kept = [_Entries(0.0, 0.0, (0.0,))]
     for count in range(2, problem.jobs + 1):
-        kept = _next_entries(_first_jobs(problem, count), offset_s, kept, pace_s(problem), width)
+        kept = _next_entries(_first_jobs(problem, count), offset_s, kept, whole_s)
+        if kept[0].value_s + (problem.jobs - count) * whole_s >= worth_s:
+            return None
     return DueTimes(np.zeros(problem.jobs), offset_s, np.array(kept[0].enters_s))
 
 
-def _next_entries(
-    problem: PlacedProblem, offset_s: Floats, kept: list[_Entries], whole_s: float, width: int
-) -> list[_Entries]:
+def _next_entries(problem: PlacedProblem, offset_s: Floats, kept: list[_Entries], whole_s: float) -> list[_Entries]:
     """The best entries of one micro-batch more; of those with equal values and ends only one."""
     # Few operations, but there are as many such searches as micro-batches.
     scheduler = SeatScheduler(problem, runs=len(kept) * len(APART) * problem.jobs)
@@ -66,7 +66,7 @@ def _next_entries(
             value_s = scheduler.run(DueTimes(due_s, offset_s, np.array(enters_s)))
             ends_s = float(scheduler.operations_s[1].sum())
             found.setdefault((value_s, ends_s), _Entries(value_s, ends_s, enters_s))
-    return sorted(found.values())[:width]
+    return sorted(found.values())[:WIDTH]
 
 
 def _first_jobs(problem: PlacedProblem, count: int) -> PlacedProblem:

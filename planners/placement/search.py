@@ -1,4 +1,4 @@
-"""From a placed problem to orders: rules, published orders, entries one by one, and annealing of due times.
+"""From a placed problem to orders: rules, published orders, annealing of due times, and entries one by one.
 
 Each part stops at the proven lower bound, so most problems never see the next one.
 """
@@ -96,8 +96,8 @@ def solve(
         lambda best: _try_rules(problem, rules[:FIRST_LOOK], best),
         lambda best: _try_published(problem, best),
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
-        lambda best: _try_entries(problem, best) if anneals and not is_hurried else best,
         lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
+        lambda best: _try_entries(problem, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort) if problem.overlap == 1 else _repaired(problem, best),
     )
     for part in parts:
@@ -137,21 +137,13 @@ def _try_published(problem: PlacedProblem, best: PlacedSolution) -> PlacedSoluti
     return best
 
 
-def _try_entries(problem: PlacedProblem, best: PlacedSolution) -> PlacedSolution:
-    """The best of entries that are chosen one by one, where a limit leaves a gap that is worth it."""
-    if best.value_s <= best.bound_s * WIDE_GAP:
-        return best
-    rules = one_by_one(problem)
-    return best if rules is None else _try_rules(problem, [rules], best, "entries")
-
-
 def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolution, seed: int) -> PlacedSolution:
     """Annealing of due times: from the best rules, and at last from the best orders, as far as the budget goes.
 
     Under limits one of the starts has greedy priorities with paced entries, even if others are better as they are: from
     there moves of entries alone lead far.
     """
-    runs = min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
+    runs = _annealing_runs(problem)
     if runs < FEWEST_RUNS:
         return best
     scheduler = SeatScheduler(problem, runs=len(rules) + (STARTS + 1) * runs)
@@ -161,6 +153,26 @@ def _anneal(problem: PlacedProblem, rules: Sequence[DueTimes], best: PlacedSolut
     for start in starts:
         best = _anneal_from(scheduler, start, best, runs, chance)
     return _anneal_from(scheduler, scheduler.rules_of(best.orders), best, runs, chance)
+
+
+def _annealing_runs(problem: PlacedProblem) -> int:
+    """How many rules annealing tries from each of its starts."""
+    return min(ANNEALING_RUNS, ANNEALED_OPERATIONS // problem.operations // (STARTS + 1))
+
+
+def _try_entries(problem: PlacedProblem, best: PlacedSolution, seed: int) -> PlacedSolution:
+    """Entries that are chosen one by one, where a limit leaves a gap that is worth it; if they are better, annealing
+    goes on from there."""
+    if best.value_s <= best.bound_s * WIDE_GAP:
+        return best
+    rules = one_by_one(problem, best.value_s)
+    if rules is None:
+        return best
+    better = _try_rules(problem, [rules], best, "entries")
+    runs = _annealing_runs(problem)
+    if better is best or runs < FEWEST_RUNS:
+        return better
+    return _anneal_from(SeatScheduler(problem, runs=runs), rules, better, runs, random.Random(seed))
 
 
 def _anneal_from(

@@ -26,7 +26,7 @@ from ..batch.distribute import Objective as BatchObjective
 from ..batch.distribute import Solver as BatchSolver
 from ..batch.exact import Pace
 from ..choosing import Transport, parse_placement, plan_chosen
-from ..degrees import choose_degrees, degrees_within, no_degree, plan_at_degrees, usual_degree
+from ..degrees import SAME, choose_degrees, degrees_within, no_degree, plan_at_degrees, usual_degree
 from ..greyhound.mitigate import Switching, plan_switches
 from ..greyhound.mitigate import plan_topology as topology_of
 from ..joint.plan import plan_joint as joint_of
@@ -114,7 +114,7 @@ def degree_of_job(profile: Profile, cluster: Cluster | None, asked: AskedJob, de
         rates[degree] = job.microbatches / iteration_s / (1 if cluster else job.shape.gpus)
     if not rates:
         raise no_degree(profile, shape, cluster)
-    best = max(rates, key=lambda degree: (rates[degree], -degree))
+    best = next(degree for degree, rate in rates.items() if rate >= max(rates.values()) * (1 - SAME))
     compared = ", ".join(f"{degree}: {print_percent(rate / rates[best])}" for degree, rate in rates.items())
     remark(f"tensor parallelism {best}; micro-batches a second, as a share of its own: {compared}")
     return best

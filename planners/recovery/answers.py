@@ -76,7 +76,7 @@ class PolicyAnswers:
             level=conditions.level,
             settled=not conditions.suspects and all(hand.place is None or hand.layers is not None for hand in crew),
         )
-        steps = self._policy.react(self._policy.resume(plan, seats), moment)
+        steps = self._policy.react(self._policy.resume(plan.without_pairs(), seats), moment)
         if not steps:
             return Replanned(plan, tuple((hand.worker, hand.place) for hand in crew if hand.place is not None))
         last = steps[-1].standing
@@ -137,7 +137,7 @@ def answers_for(
     Raises:
         InvalidInputError: the policy or the atlas does not fit the plan.
     """
-    method = policy or _default(plan)
+    method, plan = policy or _default(plan), plan.without_pairs()
     if method is PolicyName.OOBLECK:
         refuse_placed(plan, "the policy oobleck, whose templates are of one stage a worker,")
         if atlas is not None:

@@ -274,7 +274,7 @@ class JobPipelines(Pipelines):
         require_alike(job)
         self._job, self._ordered = job, ordered
         self.template = cache(self._template_among)
-        own = PipelineSeats(job.shape.pp, job.shape.dp, job.shape.tensor_parallel).rings(job.profile.network, 0)
+        own = PipelineSeats(job.shape.pp, job.shape.dp, job.shape.degree).rings(job.profile.network, 0)
         super().__init__(job.profile.layers, own, lambda shape: self._own, schedule or job.schedule)
 
     def outcome(self, layout: Layout, conditions: PlanConditions = AS_PLANNED) -> TimeAndMemory:

@@ -11,15 +11,16 @@ embeddings are part of I.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from ...schemas.profile import DataType
+from .software import USUAL_SOFTWARE, Software
 
 # The shape of a decoder: all that its parameters, FLOPs and bytes follow from.
 
 
-ELEMENT_BYTES: dict[DataType, int] = {"fp32": 4, "bf16": 2}
+ELEMENT_BYTES: dict[DataType, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +116,12 @@ class DecoderShape:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchShape:
-    """One micro-batch, and the numbers it is computed in."""
+    """One micro-batch, the numbers it is computed in, and by what kind of program."""
 
     microbatch_size: int
     sequence_length: int
     dtype: DataType
+    software: Software = USUAL_SOFTWARE
 
     @property
     def tokens(self) -> int:
@@ -130,6 +132,20 @@ class MicrobatchShape:
     def element_bytes(self) -> int:
         """Of a number."""
         return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of a parameter's gradient."""
+        return ELEMENT_BYTES[self.software.gradients or self.dtype]
+
+    @property
+    def dropout_bytes(self) -> tuple[int, int]:
+        """What dropout moves for each element: in F, fused with the sum it comes before, its mask; in I, all of it."""
+        return (1, 1 + 2 * self.element_bytes) if self.software.dropout else (0, 0)
+
+    def stream_ranks(self, degree: int) -> int:
+        """How many ranks share what is between products; without sequence parallelism each does all of it."""
+        return degree if self.software.sequence_parallel else 1
 
 
 # What is neither a matrix product nor attention: how often it goes through memory, and what it keeps for I.
@@ -202,6 +218,14 @@ def norm_of(shape: DecoderShape, batch: MicrobatchShape) -> Norm:
     return Norm(36, 80, 4 + size, False, 4, 8)  # and to fp32 and back, whose copy is kept instead of the input
 
 
+# Megatron-LM launches about so many kernels for a block in F, and in I and W together. Where a program waits for each
+# (BigScience's launch scripts set CUDA_LAUNCH_BLOCKING), a micro-batch costs a constant 6.1 ms a block, recomputation
+# included, whatever its size: 47 us for each of these. Only that product was fitted.
+FORWARD_KERNELS, BACKWARD_KERNELS = 30, 70
+# Tensor cores take operands of 16 bits whose rows are multiples of 16 bytes (NVIDIA, Matrix Multiplication Background).
+TENSOR_CORE_SIZE = 8
+
+
 # What an operation does, in quantities that times are linear in.
 
 
@@ -214,8 +238,12 @@ class Work:
         streamed_bytes: of what a matrix product cannot begin without: in F and I rows, weights and results.
         matrix_bytes: of all operands and results of matrix products, once each.
         attention_flops: of attention's two products in F, five in I, as if it were not causal.
+        scores_flops: of attention's products where each is a kernel of its own: two in F, four in I.
+        misfit_flops: the same, of heads whose size fits no tensor core.
+        scores_bytes: moved by such an attention.
         moved_bytes: read and written by everything else.
         kernels: how many.
+        hidden_kernels: how many more that the launches ahead hide.
         reductions: of the residual stream over the tensor-parallel group.
     """
 
@@ -223,8 +251,12 @@ class Work:
     streamed_bytes: float = 0.0
     matrix_bytes: float = 0.0
     attention_flops: float = 0.0
+    scores_flops: float = 0.0
+    misfit_flops: float = 0.0
+    scores_bytes: float = 0.0
     moved_bytes: float = 0.0
     kernels: int = 0
+    hidden_kernels: int = 0
     reductions: int = 0
 
     def __add__(self, other: "Work") -> "Work":
@@ -233,7 +265,7 @@ class Work:
     @property
     def flops(self) -> float:
         """Of matrix products and attention, as papers count them in F."""
-        return self.matrix_flops + self.attention_flops
+        return self.matrix_flops + self.attention_flops + self.scores_flops + self.misfit_flops
 
 
 def product(rows: int, inputs: float, outputs: float, element_bytes: int) -> Work:
@@ -242,10 +274,18 @@ def product(rows: int, inputs: float, outputs: float, element_bytes: int) -> Wor
     return Work(2 * rows * inputs * outputs, moved_bytes, moved_bytes, kernels=1)
 
 
-def weight_gradient(rows: int, inputs: float, outputs: float, element_bytes: int) -> Work:
-    """W of a matrix: (inputs, rows) times (rows, outputs), added to the gradient, which is fetched meanwhile."""
-    row_bytes = rows * (inputs + outputs) * element_bytes
-    return Work(2 * rows * inputs * outputs, row_bytes, row_bytes + 2 * inputs * outputs * element_bytes)
+def weight_gradient(inputs: float, outputs: float, batch: MicrobatchShape) -> Work:
+    """W of a matrix: (inputs, rows) times (rows, outputs), added to the gradient, which is fetched meanwhile.
+
+    Where the program says in what numbers gradients are kept, another kernel reads the product and adds it: 6 bytes a
+    parameter in 16 bits, 10 in 32.
+    """
+    rows, size, weights = batch.tokens, batch.element_bytes, inputs * outputs
+    row_bytes, flops = rows * (inputs + outputs) * size, 2 * rows * inputs * outputs
+    if batch.software.gradients is None:
+        return Work(flops, row_bytes, row_bytes + 2 * weights * size)
+    added_bytes = weights * (size + 2 * batch.gradient_bytes)
+    return Work(flops, row_bytes, row_bytes + weights * size, moved_bytes=added_bytes)
 
 
 def forward_of(operation: Pointwise, size_bytes: float, times: int = 1) -> Work:
@@ -277,13 +317,18 @@ def embedding_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> 
 
     I makes a gradient of the whole table: zeros, then the tokens' rows, then all of it added to what is there.
     """
-    stream_bytes = batch.tokens * shape.width * batch.element_bytes / degree
+    elements = batch.tokens * shape.width
+    stream_bytes = elements * batch.element_bytes / batch.stream_ranks(degree)
     tables = 2 if shape.position_rows else 1
     table_bytes = shape.embedding_parameters * batch.element_bytes / degree
     added = forward_of(ADDITION, stream_bytes) if shape.position_rows else Work()
+    dropped, dropped_back = (
+        Work(moved_bytes=elements / batch.stream_ranks(degree) * one) for one in batch.dropout_bytes
+    )
+    made_bytes = (2 + 2 * batch.gradient_bytes / batch.element_bytes) * table_bytes
     return LayerWork(
-        forward=Work(moved_bytes=tables * 2 * stream_bytes, kernels=tables, reductions=1) + added,
-        backward_input=Work(moved_bytes=4 * table_bytes + tables * 2 * stream_bytes, kernels=3 * tables),
+        forward=Work(moved_bytes=tables * 2 * stream_bytes, kernels=tables, reductions=1) + added + dropped,
+        backward_input=Work(moved_bytes=made_bytes + tables * 2 * stream_bytes, kernels=3 * tables) + dropped_back,
         backward_weight=Work(),
         parameters=shape.embedding_parameters / degree,
     )
@@ -299,10 +344,12 @@ def block_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> Laye
     matrices = [*attention, (queries, width, shape.has_output_bias), *entries, (inner, width, shape.has_inner_bias)]
     products = _products(matrices, batch)
     forward, backward = _between_products(shape, batch, degree)
+    forward, backward = products + forward + Work(reductions=2), products + backward + Work(reductions=2)
     return LayerWork(
-        forward=products + forward + Work(reductions=2),
-        backward_input=products + backward + Work(reductions=2),
-        backward_weight=_weight_gradients(matrices, batch),
+        forward=forward + Work(hidden_kernels=max(FORWARD_KERNELS - forward.kernels, 0)),
+        backward_input=backward,
+        backward_weight=_weight_gradients(matrices, batch)
+        + Work(hidden_kernels=max(BACKWARD_KERNELS - backward.kernels, 0)),
         parameters=shape.block_parameters / degree,
     )
 
@@ -310,7 +357,7 @@ def block_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> Laye
 def head_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> LayerWork:
     """The last norm, the logits and the cross entropy, which is computed in fp32."""
     matrices: list[Matrix] = [(shape.width, shape.vocabulary / degree, False)]
-    stream_bytes = batch.tokens * shape.width / degree
+    stream_bytes = batch.tokens * shape.width / batch.stream_ranks(degree)
     norm, logits = norm_of(shape, batch), batch.tokens * shape.vocabulary / degree
     cast_bytes = 0 if batch.dtype == "fp32" else 6  # to fp32 and back
     # log_softmax reads and writes; backward, zeros are written for the targets' places, and three tensors of fp32 pass
@@ -346,7 +393,7 @@ def _products(matrices: list[Matrix], batch: MicrobatchShape) -> Work:
 
 def _weight_gradients(matrices: list[Matrix], batch: MicrobatchShape) -> Work:
     """W of all matrices, and their biases' sums: a queue of kernels without overhead to speak of."""
-    works = (weight_gradient(batch.tokens, inputs, outputs, batch.element_bytes) for inputs, outputs, _ in matrices)
+    works = (weight_gradient(inputs, outputs, batch) for inputs, outputs, _ in matrices)
     biased = sum(outputs for _, outputs, has_bias in matrices if has_bias)
     return sum(works, Work(moved_bytes=batch.tokens * biased * batch.element_bytes))
 
@@ -354,7 +401,8 @@ def _weight_gradients(matrices: list[Matrix], batch: MicrobatchShape) -> Work:
 def _between_products(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> tuple[Work, Work]:
     """F and I of attention, norms, activation and sums."""
     queries, keys = (batch.tokens * width * batch.element_bytes for width in _attention_widths(shape, degree))
-    stream, inner = (batch.tokens * width * batch.element_bytes / degree for width in (shape.width, shape.inner))
+    elements = batch.tokens * shape.width / batch.stream_ranks(degree)
+    stream, inner = elements * batch.element_bytes, batch.tokens * shape.inner * batch.element_bytes / degree
     activation = ACTIVATIONS[shape.activation]
     forward, backward = _attention(shape, batch, degree)
     forward += _norms(shape, batch, degree, is_forward=True) + forward_of(ADDITION, stream, 2)
@@ -366,6 +414,8 @@ def _between_products(shape: DecoderShape, batch: MicrobatchShape, degree: int) 
     if not shape.position_rows:
         forward += forward_of(ROTATION, (queries + keys) / 2, 2)
         backward += backward_of(ROTATION, (queries + keys) / 2, 2)
+    dropped, dropped_back = (Work(moved_bytes=2 * elements * one) for one in batch.dropout_bytes)
+    forward, backward = forward + dropped, backward + dropped_back
     if shape.is_fused:  # their gradients are put together again
         backward += Work(moved_bytes=2 * (queries + 2 * keys), kernels=1)
     return forward, backward
@@ -376,13 +426,40 @@ def _attention(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> tupl
     query_width, key_width = _attention_widths(shape, degree)
     queries, keys = (batch.tokens * width * batch.element_bytes for width in (query_width, key_width))
     flops = 4 * batch.tokens * batch.sequence_length * query_width
+    if batch.software.attention == "unfused":
+        return _unfused(shape, batch, degree, flops)
     forward = Work(attention_flops=flops, moved_bytes=2 * queries + 2 * keys, kernels=1)
     return forward, Work(attention_flops=2.5 * flops, moved_bytes=4 * queries + 4 * keys, kernels=1)
 
 
+def _unfused(shape: DecoderShape, batch: MicrobatchShape, degree: int, flops: float) -> tuple[Work, Work]:
+    """A kernel for each product, softmax and dropout, as Megatron-LM's: scores go through memory from one to the next.
+
+    Of n matrices of s x s scores, F writes and reads them for its products, for softmax and for dropout with its mask;
+    I makes two products more, and passes softmax's three and dropout's two again. Queries, keys, values and the result
+    are copied from layout to layout: 6 and 8 passes. All is computed that the mask throws away.
+    """
+    query_width, key_width = _attention_widths(shape, degree)
+    operands = batch.tokens * (query_width + key_width) * batch.element_bytes
+    copied = batch.tokens * query_width * batch.element_bytes
+    size, scores = batch.element_bytes, batch.tokens * batch.sequence_length * shape.heads / degree
+    dropped = 1 + 2 * size if batch.software.dropout else 0
+    forward_bytes = scores * (4 * size + dropped) + 2 * operands + 6 * copied
+    # Where queries, keys and values come out of one matrix, putting their gradients together is six of the passes.
+    backward_bytes = scores * (7 * size + dropped) + 4 * operands + (2 if shape.is_fused else 8) * copied
+    fits = batch.dtype == "fp32" or shape.head_size % TENSOR_CORE_SIZE == 0
+    computed = ((Work(scores_flops=one) if fits else Work(misfit_flops=one)) for one in (flops, 2 * flops))
+    kernels = batch.software.dropout + 5
+    forward, backward = computed
+    return (
+        forward + Work(scores_bytes=forward_bytes, kernels=kernels),
+        backward + Work(scores_bytes=backward_bytes, kernels=kernels + 2),
+    )
+
+
 def _norms(shape: DecoderShape, batch: MicrobatchShape, degree: int, is_forward: bool) -> Work:
     norm = norm_of(shape, batch)
-    elements, count = 2 * batch.tokens * shape.width / degree, 2
+    elements, count = 2 * batch.tokens * shape.width / batch.stream_ranks(degree), 2
     if shape.has_head_norms:
         elements, count = elements + batch.tokens * sum(_attention_widths(shape, degree)), 4
     if is_forward:
@@ -400,11 +477,15 @@ def _norms(shape: DecoderShape, batch: MicrobatchShape, degree: int, is_forward:
 
 @dataclass(frozen=True, slots=True)
 class StashBytes:
-    """What a layer keeps for one micro-batch: from F to I, and of that from I to W; `input` is in it."""
+    """What a layer keeps for one micro-batch: from F to I, and of that from I to W; `input` is in it.
+
+    `replicated` is what of it each rank of a tensor-parallel group keeps whole, without sequence parallelism.
+    """
 
     activation: float
     weight_stash: float
     input: float
+    replicated: float
 
 
 def stream_bytes(shape: DecoderShape, batch: MicrobatchShape) -> float:
@@ -415,7 +496,8 @@ def stream_bytes(shape: DecoderShape, batch: MicrobatchShape) -> float:
 def embedding_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     """The numbers of tokens, and of places."""
     places = batch.sequence_length if shape.position_rows else 0
-    return StashBytes(8 * (batch.tokens + places), 0, 8 * batch.tokens)
+    masks = batch.tokens * shape.width * batch.software.dropout
+    return StashBytes(8 * (batch.tokens + places) + masks, 0, 8 * batch.tokens, 8 * (batch.tokens + places) + masks)
 
 
 def block_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
@@ -426,8 +508,17 @@ def block_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     gradients = queries + 2 * keys + shape.width + (2 if shape.is_gated else 1) * inner
     # Where both branches join the stream at once, their gradients are one tensor.
     stash = (inputs + gradients + (0 if shape.is_parallel else shape.width)) * batch.element_bytes
-    kept = _kept_by_norms(shape, batch) + _kept_between(shape) * batch.element_bytes + 4 * shape.heads
-    return StashBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
+    kept = _kept_by_norms(shape, batch) + _kept_between(shape) * batch.element_bytes + _kept_of_scores(shape, batch)
+    masks = 2 * shape.width * batch.software.dropout
+    # Of the stream: the inputs of both norms, what comes out of them, and masks (Korthikanti et al., section 4.2.1).
+    of_stream = _kept_by_norms(replace(shape, has_head_norms=False), batch)
+    replicated = of_stream + 2 * shape.width * batch.element_bytes + masks
+    return StashBytes(
+        batch.tokens * max(kept + masks, stash),
+        batch.tokens * stash,
+        stream_bytes(shape, batch),
+        batch.tokens * replicated,
+    )
 
 
 def head_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
@@ -435,7 +526,10 @@ def head_bytes(shape: DecoderShape, batch: MicrobatchShape) -> StashBytes:
     norm, size = norm_of(shape, batch), batch.element_bytes
     kept = shape.width * (2 * size + norm.kept_bytes) + norm.statistics_bytes + 4 * shape.vocabulary + 8
     stash = size * (shape.width + shape.vocabulary)
-    return StashBytes(batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch))
+    replicated = shape.width * (2 * size + norm.kept_bytes) + norm.statistics_bytes
+    return StashBytes(
+        batch.tokens * max(kept, stash), batch.tokens * stash, stream_bytes(shape, batch), batch.tokens * replicated
+    )
 
 
 def _kept_between(shape: DecoderShape) -> float:
@@ -446,6 +540,14 @@ def _kept_between(shape: DecoderShape) -> float:
     # attention makes of them is copied into another layout.
     rotated = 2 * queries + keys if shape.is_fused and not shape.position_rows else 0
     return 2 * queries + 2 * keys + rotated + inner * shape.inner + 2 * shape.width
+
+
+def _kept_of_scores(shape: DecoderShape, batch: MicrobatchShape) -> float:
+    """Bytes a token: a number for each head (FlashAttention), or all scores, with their mask and what it leaves."""
+    if batch.software.attention == "flash":
+        return 4 * shape.heads
+    dropped = 1 + batch.element_bytes if batch.software.dropout else 0
+    return shape.heads * batch.sequence_length * (batch.element_bytes + dropped)
 
 
 def _kept_by_norms(shape: DecoderShape, batch: MicrobatchShape) -> float:

@@ -17,7 +17,6 @@ from ...schemas.gpus import gpu as known_gpu
 from ...schemas.profile import Connection, DataType, Device, Layer, LayerCost, ModelForm, Network, Profile, form_of
 from .configuration import known_model
 from .costs import (
-    ELEMENT_BYTES,
     WORKS,
     DecoderShape,
     Kind,
@@ -32,6 +31,7 @@ from .costs import (
     head_work,
     stream_bytes,
 )
+from .software import USUAL_SOFTWARE, Software
 
 # How fast a device works: a roofline (Williams et al., 2009) whose parts do not overlap within a pass.
 #
@@ -46,6 +46,9 @@ from .costs import (
 # FlashAttention-2 on A100 reaches 50 to 73 % of the peak without a mask (Dao, 2023, figure 5), and less with one;
 # torch's kernels on a CPU reach half of a matrix product's rate.
 ATTENTION_SHARE = 0.5
+# Of the fp32 peak, what attention's products reach where their heads fit no tensor core: set by hand on two of
+# BigScience's iterations, of heads of 108, and not validated on others.
+MISFIT_SHARE = 0.6
 # A causal attention's kernel leaves out the half of the products that the mask would throw away.
 CAUSAL = 0.5
 
@@ -79,15 +82,19 @@ class Rates:
         matrix_flops_per_s: of large matrix products.
         matrix_bytes_per_s: of their operands; None where products take the time of their FLOPs only.
         attention_flops_per_s: of attention's products, counted as if it were not causal.
+        misfit_flops_per_s: of its products where heads fit no tensor core.
         bytes_per_s: of everything else.
         kernel_s: each kernel's overhead.
+        is_blocking: whether the program waits for each kernel, so that none's overhead is hidden.
     """
 
     matrix_flops_per_s: float
     matrix_bytes_per_s: float | None
     attention_flops_per_s: float
+    misfit_flops_per_s: float
     bytes_per_s: float
     kernel_s: float
+    is_blocking: bool = False
 
     def matrix_s(self, work: Work) -> float:
         """Of a pass's matrix products."""
@@ -100,8 +107,17 @@ class Rates:
 
     def rest_s(self, work: Work) -> float:
         """Of everything else, sums over the group excepted."""
-        attention_s = work.attention_flops / self.attention_flops_per_s
-        return attention_s + work.moved_bytes / self.bytes_per_s + work.kernels * self.kernel_s
+        return self.attention_s(work) + work.moved_bytes / self.bytes_per_s + self.gaps_s(work)
+
+    def attention_s(self, work: Work) -> float:
+        """Of attention: one kernel, or products and what goes through memory between them."""
+        flash_s = work.attention_flops / self.attention_flops_per_s
+        products_s = work.scores_flops / self.matrix_flops_per_s + work.misfit_flops / self.misfit_flops_per_s
+        return flash_s + products_s + work.scores_bytes / self.bytes_per_s
+
+    def gaps_s(self, work: Work) -> float:
+        """Between kernels."""
+        return (work.kernels + work.hidden_kernels * self.is_blocking) * self.kernel_s
 
     def pass_s(self, work: Work, correction: Correction, reduction_s: float) -> float:
         """A pass, with its sums over the group of `reduction_s` each."""
@@ -119,13 +135,16 @@ class Rates:
         )
 
 
-def rates_of(device: Gpu, dtype: DataType, efficiency: float | None = None) -> Rates:
+def rates_of(
+    device: Gpu, dtype: DataType, efficiency: float | None = None, software: Software = USUAL_SOFTWARE
+) -> Rates:
     """A GPU's rates.
 
     Args:
         device: the GPU.
         dtype: the numbers that matrix products and attention compute in.
         efficiency: of the peak, that all matrix products are to reach; None for what their size allows.
+        software: whose launches run ahead or not, and whose products reach the best or the sustained share.
 
     Raises:
         InvalidInputError: the GPU has no such numbers, or the efficiency is no share.
@@ -138,14 +157,16 @@ def rates_of(device: Gpu, dtype: DataType, efficiency: float | None = None) -> R
         raise InvalidInputError(
             f"{efficiency:g} is no share of the peak", where="--efficiency", fix="give a number above 0, at most 1"
         )
-    reachable = device.peaks[dtype] * device.matrix_share
+    reachable = device.peaks[dtype] * (device.sustained_share if software.sustained else device.matrix_share)
     bytes_per_s = MEMORY_SHARE * device.memory_bytes_per_s
     return Rates(
         matrix_flops_per_s=reachable if efficiency is None else device.peaks[dtype] * efficiency,
         matrix_bytes_per_s=bytes_per_s if efficiency is None else None,
         attention_flops_per_s=ATTENTION_SHARE * reachable / CAUSAL,
+        misfit_flops_per_s=MISFIT_SHARE * device.peaks["fp32"],
         bytes_per_s=bytes_per_s,
-        kernel_s=device.kernel_s,
+        kernel_s=device.kernel_s if software.kernel_gap_s is None else software.kernel_gap_s,
+        is_blocking=software.kernel_gap_s is not None,
     )
 
 
@@ -162,13 +183,61 @@ class OptimizerBytes:
     moved: float
 
 
-# bf16 is mixed precision: parameter and gradient in bf16; copy and two moments in fp32 (Rajbhandari et al., 2020: 16
-# bytes a parameter in all).
-OPTIMIZER: dict[DataType, OptimizerBytes] = {"bf16": OptimizerBytes(14, 30), "fp32": OptimizerBytes(12, 32)}
 OPTIMIZER_KERNELS = 10
+
+
+def optimizer_bytes(batch: MicrobatchShape) -> OptimizerBytes:
+    """Of AdamW in a model's numbers.
+
+    16 bits are mixed precision: parameter and gradient in 16 bits; copy and two moments in fp32 (Rajbhandari et al.,
+    2020: 16 bytes a parameter in all). Gradients in fp32 are two bytes more, read and zeroed.
+    """
+    copies = 8 if batch.dtype == "fp32" else 12
+    kept, gradient = (0 if batch.dtype == "fp32" else 2), batch.gradient_bytes
+    masters = copies if batch.dtype != "fp32" else copies + 4
+    return OptimizerBytes(copies + gradient, 2 * masters + 2 * gradient + kept)
+
+
+BEST_TYPES: tuple[DataType, ...] = ("bf16", "fp16", "fp32")  # the first that a GPU has is what it is computed in
 
 Calibration = Mapping[Kind, Corrections]
 UNCALIBRATED: Calibration = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a measured run says (observed.py).
+
+    Attributes:
+        corrections: of what is computed.
+        shape: of the model that ran.
+        batch: a micro-batch of it.
+        words: whence it is known, for the profile.
+        remarks: what was learned, and how sure it is.
+    """
+
+    corrections: Calibration
+    shape: DecoderShape
+    batch: MicrobatchShape
+    words: str
+    remarks: tuple[str, ...]
+
+    def carried(self, profile: Profile) -> str | None:
+        """What it is used for beside the model that ran; None where that is the same."""
+        tokens = (profile.microbatch_size or 0) * (profile.sequence_length or 0)
+        theirs = f"{self.shape.parameters / 1e9:.3g} billion parameters in micro-batches of {self.batch.tokens} tokens"
+        ours = f"{profile.model['parameters'] / 1e9:.3g} billion in micro-batches of {tokens}"
+        if (profile.model["parameters"], tokens) == (self.shape.parameters, self.batch.tokens):
+            return None
+        return (
+            f"a model of {theirs} ran, and this one has {ours}: what large products take carries over, of smaller or "
+            "other kernels little is known"
+        )
+
+
+def numbers_of(calibrate: Profile | Learned) -> DataType:
+    """The numbers in which a calibration was measured."""
+    return calibrate.batch.dtype if isinstance(calibrate, Learned) else form_of(calibrate.model).dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +267,7 @@ def analytic_profile(
     corrections: Calibration = UNCALIBRATED,
     is_checkpointing: bool = False,
     degrees: Sequence[int] = (1,),
+    group: Connection | None = None,
 ) -> Profile:
     """Compute a model's profile on a device.
 
@@ -210,6 +280,7 @@ def analytic_profile(
         corrections: of these, for each kind of layer; from a calibration.
         is_checkpointing: blocks keep their inputs only.
         degrees: tensor-parallel degrees, each with a cost of its own.
+        group: the path between their ranks; None: the device's within a node.
 
     Returns:
         The profile, with `origin` "analytic": the embedding, the blocks, the head with the loss. `model["flops"]` are
@@ -221,10 +292,10 @@ def analytic_profile(
     """
     _check(shape, batch, degrees)
     form = ModelForm(dtype=batch.dtype, checkpointing=is_checkpointing)
-    estimate = _Estimate(shape, batch, form, rates, corrections, degrees, device.intra_node)
+    estimate = _Estimate(shape, batch, form, rates, corrections, degrees, group or device.intra_node)
     held = block_bytes(shape, batch)
     if is_checkpointing:
-        held = StashBytes(activation=held.input, weight_stash=0, input=held.input)
+        held = StashBytes(activation=held.input, weight_stash=0, input=held.input, replicated=held.input)
     block = _layer("block", "Block", estimate, held, shape.block_parameters)
     blocks = (replace(block, name=f"{index} {block.name}") for index in range(1, shape.blocks + 1))
     embedding = _layer("embedding", "0 Embedding", estimate, embedding_bytes(shape, batch), shape.embedding_parameters)
@@ -238,6 +309,7 @@ def analytic_profile(
             "flops": sum(forward_flops(shape, batch)),
             **recomputed,
             **form.options(),
+            **batch.software.options(),
         },
         origin="analytic",
         device=Device(f"{device.name} (analytic)", device.memory_bytes),
@@ -252,9 +324,9 @@ def forward_flops(shape: DecoderShape, batch: MicrobatchShape) -> tuple[float, f
     return shape.blocks * block_work(shape, batch, 1).forward.flops, head_work(shape, batch, 1).forward.flops
 
 
-def step_work(parameters: float, dtype: DataType) -> Work:
+def step_work(parameters: float, batch: MicrobatchShape) -> Work:
     """An AdamW step."""
-    return Work(moved_bytes=OPTIMIZER[dtype].moved * parameters, kernels=OPTIMIZER_KERNELS)
+    return Work(moved_bytes=optimizer_bytes(batch).moved * parameters, kernels=OPTIMIZER_KERNELS)
 
 
 def _check(shape: DecoderShape, batch: MicrobatchShape, degrees: Sequence[int]) -> None:
@@ -263,6 +335,12 @@ def _check(shape: DecoderShape, batch: MicrobatchShape, degrees: Sequence[int]) 
             f"the model has {shape.positions} positions, fewer than a sequence of {batch.sequence_length}",
             where="--sequence-length",
             fix=f"give at most {shape.positions}",
+        )
+    if batch.software.gradients not in (None, "fp32", batch.dtype):
+        raise InvalidInputError(
+            f"gradients of {batch.dtype} parameters are not kept in {batch.software.gradients}",
+            where="--gradients",
+            fix=f"take fp32 or {batch.dtype}" if batch.dtype != "fp32" else "take fp32",
         )
     for degree in degrees:
         if degree < 1 or shape.heads % degree:
@@ -291,7 +369,7 @@ def _layer(kind: Kind, name: str, estimate: _Estimate, held: StashBytes, paramet
         forward_s, input_s, weight_s = rates.layer_s(work, corrections, estimate.reduction_s(degree))
         if kind == "block" and estimate.form.checkpointing:
             input_s, weight_s = input_s + forward_s + weight_s, 0.0
-        step_s = rates.pass_s(step_work(work.parameters, batch.dtype), corrections.optimizer, 0.0)
+        step_s = rates.pass_s(step_work(work.parameters, batch), corrections.optimizer, 0.0)
         costs.append(LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree))
     parameter_bytes, state_bytes = _parameter_bytes(parameters, batch)
     return Layer(
@@ -302,11 +380,13 @@ def _layer(kind: Kind, name: str, estimate: _Estimate, held: StashBytes, paramet
         activation_bytes=held.activation,
         weight_stash_bytes=held.weight_stash,
         output_bytes=stream_bytes(estimate.shape, estimate.batch),
+        replicated_bytes=None if batch.software.sequence_parallel else min(held.replicated, held.activation),
+        gradient_bytes=None if batch.software.gradients is None else float(parameters * batch.gradient_bytes),
     )
 
 
 def _parameter_bytes(parameters: int, batch: MicrobatchShape) -> tuple[float, float]:
-    return float(parameters * ELEMENT_BYTES[batch.dtype]), float(parameters * OPTIMIZER[batch.dtype].state)
+    return float(parameters * batch.element_bytes), float(parameters * optimizer_bytes(batch).state)
 
 
 # What a measured profile says about a device: by how much F, I, W and step differ from what was computed.
@@ -346,7 +426,7 @@ def corrections_of(rates: Rates, work: LayerWork, batch: MicrobatchShape, measur
     """What one measured layer says about rates that were computed."""
     _, _, computed_s = rates.layer_s(work)
     matrix = measured.backward_weight_s / computed_s if computed_s else 1.0
-    step = measured.optimizer_s / rates.pass_s(step_work(work.parameters, batch.dtype), Correction(), 0.0)
+    step = measured.optimizer_s / rates.pass_s(step_work(work.parameters, batch), Correction(), 0.0)
     return Corrections(
         forward=_with_rest(rates, work.forward, matrix, measured.forward_s),
         backward_input=_with_rest(rates, work.backward_input, matrix, measured.backward_input_s),
@@ -396,8 +476,9 @@ def profile_analytic(
     checkpointing: bool = False,
     tp: Sequence[int] = (1,),
     efficiency: float | None = None,
-    calibrate: Profile | None = None,
+    calibrate: Profile | Learned | None = None,
     cluster: Cluster | None = None,
+    software: Software = USUAL_SOFTWARE,
 ) -> Profile:
     """Compute what a model costs on a GPU that need not be here, without torch.
 
@@ -406,12 +487,15 @@ def profile_analytic(
         gpu: its name, such as "h100-sxm"; None: the cluster says it.
         microbatch_size: samples of a micro-batch; None: the model's own.
         sequence_length: tokens of a sample; None: the model's own.
-        dtype: "bf16" is mixed precision; None: that of the calibration, else bf16 where the GPU has it.
+        dtype: "bf16" and "fp16" are mixed precision; None: that of the calibration, else bf16 where the GPU has it,
+            else fp16 where it has that.
         checkpointing: blocks keep their inputs only, and compute the rest again.
         tp: degrees of tensor parallelism.
         efficiency: share of the peak that matrix products reach; None: what their sizes allow.
-        calibrate: a smaller model's profile, measured on that GPU, instead of `efficiency`.
+        calibrate: a smaller model's profile, measured on that GPU, or what `read_calibration` learned from a run;
+            instead of `efficiency`.
         cluster: the machines; what they say of memory and network counts.
+        software: how the training program computes.
 
     Raises:
         InvalidInputError: the model or the GPU is not known, or the arguments do not go together.
@@ -424,31 +508,45 @@ def profile_analytic(
             "an efficiency and a calibration contradict each other", where="--efficiency, --calibrate", fix="give one"
         )
     device, known = known_gpu(gpu), known_model(model)
-    dtype = dtype or (
-        form_of(calibrate.model).dtype if calibrate is not None else "bf16" if "bf16" in device.peaks else "fp32"
-    )
-    rates = rates_of(device, dtype, efficiency)
+    suits: DataType = next(one for one in BEST_TYPES if one in device.peaks)
+    dtype = dtype or (suits if calibrate is None else numbers_of(calibrate))
+    rates = rates_of(device, dtype, efficiency, software)
     profile = analytic_profile(
         model,
         known.shape,
-        MicrobatchShape(microbatch_size or known.microbatch_size, sequence_length or known.sequence_length, dtype),
+        MicrobatchShape(
+            microbatch_size or known.microbatch_size, sequence_length or known.sequence_length, dtype, software
+        ),
         device,
         rates,
-        corrections=UNCALIBRATED if calibrate is None else calibration_of(rates, calibrate),
+        # A measured profile is of our runner's, whose launches run ahead.
+        corrections=_corrections(rates_of(device, dtype, efficiency, replace(software, kernel_gap_s=None)), calibrate),
         is_checkpointing=checkpointing,
         degrees=tuple(tp),
+        group=None if cluster is None else cluster.network.intra_node,
     )
     computed = _with_sources(profile, efficiency, device, calibrate)
     return computed if cluster is None else on_cluster(computed, cluster)
 
 
-def _with_sources(profile: Profile, efficiency: float | None, device: Gpu, measured: Profile | None) -> Profile:
+def _corrections(rates: Rates, calibrate: Profile | Learned | None) -> Calibration:
+    if calibrate is None:
+        return UNCALIBRATED
+    return calibrate.corrections if isinstance(calibrate, Learned) else calibration_of(rates, calibrate)
+
+
+def _with_sources(
+    profile: Profile, efficiency: float | None, device: Gpu, measured: Profile | Learned | None
+) -> Profile:
     """The profile, with what it was computed from; the device and the links are the measured ones where there are."""
     model = {**profile.model, "gpu": device.name}
     if efficiency is not None:
         model["efficiency"] = efficiency
     if measured is None:
         return replace(profile, model=model)
+    if isinstance(measured, Learned):
+        called = Device(f"{device.name} (analytic, calibrated)", device.memory_bytes)
+        return replace(profile, model={**model, "calibration": measured.words}, device=called)
     calibration = f"{measured.model.get('name')}, {measured.microbatch_size} x {measured.sequence_length} tokens"
     return replace(
         profile,

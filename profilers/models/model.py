@@ -197,7 +197,11 @@ def candidates(root: nn.Module) -> str:
 
 DEFAULT_MICROBATCH_SIZE = 4
 DEFAULT_SEQUENCE_LENGTH = 128
-TORCH_TYPES: dict[DataType, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TORCH_TYPES: dict[DataType, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 Example = Callable[[int], tuple[Any, ...]]  # (inputs, targets), and what layers take by name, if there is any
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -328,8 +332,8 @@ def tied(layers: Sequence[nn.Module]) -> dict[int, tuple[int, int]]:
 
 
 # The parameter, its gradient and AdamW's two moments.
-TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 8}
-FORMATS: dict[DataType, str] = {"fp32": "float32", "bf16": "bfloat16"}
+TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 8, "fp16": 8}
+FORMATS: dict[DataType, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)

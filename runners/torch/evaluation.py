@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...schemas.errors import InvalidInputError
-from ..program import Compute, Instruction, Message, Program, Receive, Send
+from ..program import Compute, Instruction, Message, Pair, Program, Receive, Send
 from .data.provider import Batch
 from .iteration import Iteration
 from .rank import Rank
@@ -99,10 +99,15 @@ def forward_only(rank: Rank, microbatches: int) -> Program:
         return is_forward and offsets[pipeline] + microbatch < microbatches
 
     kept = (
-        tuple(filter(is_kept, instructions)) if number in sources or number == rank.number else ()
+        tuple(filter(is_kept, map(_forward_of, instructions))) if number in sources or number == rank.number else ()
         for number, instructions in enumerate(rank.program.instructions)
     )
     return replace(rank.program, instructions=tuple(kept))
+
+
+def _forward_of(one: Instruction) -> Instruction:
+    """Of a pair what there is without backward passes."""
+    return one.forward if isinstance(one, Pair) else one
 
 
 class HeldOutPass(Iteration):

@@ -9,13 +9,16 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.orders import Kind
 from ...schemas.plan import Layers
 from ...schemas.resumption import LedgerEntry, MessageKey, ledger_entries
 from ...schemas.text import listed
+from ...schemas.timeline import Span
 from ..program import (
     AllReduce,
     BeginSum,
@@ -23,10 +26,12 @@ from ..program import (
     GradientBucket,
     Instruction,
     Message,
+    Pair,
     Receive,
     Send,
     Step,
     TiedBucket,
+    computed_in,
     made_by,
     taken_by,
 )
@@ -54,6 +59,10 @@ from .trees import (
 # Receives announced ahead of the one that is needed: enough to let neighbours run ahead, few enough to hold buffers.
 # From ranks that are reached by delegates all are announced at once, for these know their own bounds.
 LOOK_AHEAD = 4
+
+
+MessageKind = Literal["activation", "gradient"]
+_MADE_BY: dict[Kind, MessageKind] = {"F": "activation", "I": "gradient", "B": "gradient", "W": "gradient"}
 
 
 def first_of(batch: Batch) -> tuple[Tree, Tree, Named]:
@@ -113,7 +122,7 @@ class Iteration:
         self._backward: list[tuple[int, Layers]] = []
         self._messages: dict[Message, torch.Tensor] = {}  # at hand, by boundaries
         self._own = rank.own_messages  # what this rank makes for itself
-        self._output: torch.Tensor | None = None
+        self._output: dict[MessageKind, torch.Tensor] = {}  # of what was computed last
         self._begun: dict[Layers, list[torch.Tensor]] = {}  # sums under way, or made
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
@@ -236,7 +245,7 @@ class Iteration:
     def _gather(self, progress: IterationProgress) -> None:
         """Have at hand what the program takes from the log, whatever that drops meanwhile; drop unused stashes."""
         rank, wanted = self.rank, self.rank.own_messages
-        computed = [one for one in rank.instructions if isinstance(one, Compute)]
+        computed = list(computed_in(rank.instructions))
         made = {made_by(one.operation, rank.layers_of(one), rank.model_layers) for one in computed}
         for message in wanted.union(one.message for one in rank.instructions if isinstance(one, Send) and one.is_kept):
             found = progress.log.find(self._key_of(message))
@@ -279,9 +288,10 @@ class Iteration:
                 self._receive(instruction)
             case Compute():
                 self._run_operation(instruction)
+            case Pair():
+                self._run_pair(instruction)
             case Send(message, to):
-                output = self._messages.pop(message) if instruction.is_kept else self._output
-                assert output is not None
+                output = self._messages.pop(message) if instruction.is_kept else self._output[message.kind]
                 if rank.transfers is not None:
                     rank.transfers.handed_over(message, to)
                 rank.transport.send(self._tag(message), to, output)
@@ -306,17 +316,43 @@ class Iteration:
         self._post_next()
 
     def _run_operation(self, one: Compute) -> None:
-        rank, operation, planned = self.rank, one.operation, self.rank.planned(one)
-        layers = planned.layers
+        rank, planned = self.rank, self.rank.planned(one)
         if rank.before is not None:
             rank.before(self._computed)
         with self._timed(planned.name, rank.duration_s(one), rank.slowdown) as timed:
-            self._output = message_of(self._compute(one, layers))
+            output = self._computed_message(one)
+        self._output = {_MADE_BY[one.operation.kind]: output}
+        self._note_operation(one)
+        self._spent_s += timed.end_s - timed.start_s
+        self._planned_s += planned.seconds
+
+    def _run_pair(self, pair: Pair) -> None:
+        """Run a pair's passes side by side; the spans of both are those of the pair."""
+        rank, passes = self.rank, (pair.forward, pair.backward)
+        if rank.before is not None:
+            for place in range(self._computed, self._computed + 2):
+                rank.before(place)
+        forward, backward = (partial(self._computed_message, one) for one in passes)
+        (name, other), planned_s = (rank.planned(one).name for one in passes), rank.pair_s(pair)
+        with self._timed(name, planned_s * rank.own_slowdown, rank.slowdown) as timed:
+            outputs = rank.held.stage.side_by_side(forward, backward, self._stash(pair.backward))
+        rank.record(Span(rank.worker.name, other, timed.start_s, timed.end_s, self.number))
+        self._output = {_MADE_BY[one.operation.kind]: output for one, output in zip(passes, outputs, strict=True)}
+        for one in passes:
+            self._note_operation(one)
+        self._spent_s += timed.end_s - timed.start_s
+        self._planned_s += planned_s
+
+    def _computed_message(self, one: Compute) -> torch.Tensor:
+        """Run an operation; gives what of it may be sent, in one piece."""
+        return message_of(self._compute(one, self.rank.planned(one).layers))
+
+    def _note_operation(self, one: Compute) -> None:
+        """An operation has ended, and what came of it is at hand."""
+        rank, operation, layers = self.rank, one.operation, self.rank.planned(one).layers
         if self.progress is not None or self._own:
             self._keep_output(made_by(operation, layers, rank.model_layers))
         self._computed += 1
-        self._spent_s += timed.end_s - timed.start_s
-        self._planned_s += planned.seconds
         if operation.kind in ("B", "W") and one.accumulates:
             self._backward.append((rank.tags.microbatch(operation), layers))
 
@@ -324,12 +360,11 @@ class Iteration:
         """Log what was computed, as it is sent: on the host, in one piece; have it at hand where this rank takes it."""
         if message is None:
             return
-        assert self._output is not None
         if self.progress is not None:
-            self._output = self._output.detach().to("cpu").contiguous()
-            self.progress.log.keep(self._key_of(message), self._output)
+            self._output[message.kind] = self._output[message.kind].detach().to("cpu").contiguous()
+            self.progress.log.keep(self._key_of(message), self._output[message.kind])
         if message in self._own:
-            self._messages[message] = self._output
+            self._messages[message] = self._output[message.kind]
 
     def _compute(self, one: Compute, layers: Layers) -> Sequence[torch.Tensor]:
         """Run an operation; gives what of it may be sent."""
@@ -378,7 +413,7 @@ class Iteration:
         key = self._stash(one)
         with self.rank.held.buffers_untouched():
             output = self._forward(one, layers)
-        others = (other for other in self.rank.instructions if isinstance(other, Compute) and other is not one)
+        others = (other for other in computed_in(self.rank.instructions) if other is not one)
         if all(self._stash(other) != key for other in others):
             self.rank.held.stage.drop(key)
         return output

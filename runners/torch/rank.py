@@ -10,7 +10,7 @@ import torch
 
 from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.timeline import Span
-from ..program import Compute, Instruction, Message, Program, Receive, posting_order
+from ..program import Compute, Instruction, Message, Pair, Program, Receive, computed_in, posting_order
 from ..simulator import name_of_operation, share_of
 from .held_stage import HeldStage
 from .transport import Tags, Transfers, Transport
@@ -138,6 +138,11 @@ class Rank:
             self._planned[one] = _Planned(self.layers_of(one), name, seconds)
         return self._planned[one]
 
+    def pair_s(self, pair: Pair) -> float:
+        """Seconds that the plan gives two passes side by side on a worker that is not slow."""
+        stages = (self.plan.virtual_stage(self.worker, one.operation) for one in (pair.forward, pair.backward))
+        return self.plan.template_of(self.worker.pipeline).pair_s(*stages)
+
     @cached_property
     def boundary_of(self) -> Mapping[Message, Message]:
         """The messages to come, each with the boundary of layers that it flows over for a link."""
@@ -210,7 +215,7 @@ def reads_of(program: Program, number: int, takes_named: bool) -> tuple[int, ...
         first, stop = program.layers_of(number, one)
         return one.operation.kind == "F" and (takes_named or first == 0 or stop == total)
 
-    computed = (one for one in program.instructions[number] if isinstance(one, Compute))
+    computed = computed_in(program.instructions[number])
     return tuple(dict.fromkeys(tags.microbatch(one.operation) for one in computed if needs(one)))
 
 

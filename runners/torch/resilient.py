@@ -47,7 +47,19 @@ from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..checkpoint import discard, prune, publish
-from ..program import AllReduce, BeginSum, Compute, Instruction, Program, Receive, Send, lower, lower_rest
+from ..program import (
+    AllReduce,
+    BeginSum,
+    Compute,
+    Instruction,
+    Pair,
+    Program,
+    Receive,
+    Send,
+    computed_in,
+    lower,
+    lower_rest,
+)
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import HUNG, LET_GO_S
 from ..resilience.protocol import (
@@ -291,6 +303,8 @@ def words_of(what: Instruction | str) -> str:
         case Compute(operation):
             stage = "" if operation.stage is None else operation.stage
             return f"{stage}{operation.kind}{operation.pipeline}.{operation.microbatch}"
+        case Pair(forward, backward):
+            return f"{words_of(forward)} and {words_of(backward)}"
         case Receive(message):
             return f"{message.kind} {message.pipeline}.{message.microbatch}"
         case BeginSum() | AllReduce():
@@ -711,7 +725,7 @@ class ResilientWorker:
 
     def _faulty_rank(self, iteration: int) -> Rank:
         """This worker's, as slow as the faults of an iteration, which begin now, make it."""
-        self._injection.begin(iteration, sum(isinstance(one, Compute) for one in self._rank.instructions))
+        self._injection.begin(iteration, sum(1 for _ in computed_in(self._rank.instructions)))
         slowdown = self._injection.slowdown
         return self._rank if self._rank.slowdown == slowdown else replace(self._rank, slowdown=slowdown)
 

@@ -12,7 +12,7 @@ from ...schemas.orders import Operation
 from ...schemas.plan import Layers, Plan
 from ...schemas.resumption import seat_at, seats_in
 from ...schemas.timeline import Span
-from ..program import Compute, Program, step_s
+from ..program import Compute, Program, computed_in, step_s
 from ..resilience.membership import layers_of
 from ..resilience.protocol import Epoch, MicrobatchLoss
 from ..simulator import Cuts, Execution, is_computed, name_of_operation, seconds_of
@@ -147,7 +147,7 @@ class EpochState:
 
 def half_way_s(program: Program, execution: Execution, rank: int) -> float | None:
     """When a worker begins the operation in the middle of its order; None where it does not come to that."""
-    operations = sum(isinstance(one, Compute) for one in program.instructions[rank])
+    operations = sum(1 for _ in computed_in(program.instructions[rank]))
     middle = execution.spans[rank][operations // 2 :][:1] if operations else ()
     return middle[0].start_s if middle and is_computed(middle[0]) else None
 

@@ -15,13 +15,13 @@ from ...schemas.trace import DEADLY, Trace, TraceEvent, link_ends
 from ..passes import passes_of
 from ..program import (
     AllReduce,
-    Compute,
     Instruction,
     Message,
     Program,
     RankPair,
     Send,
     Sending,
+    computed_by,
     delegated_pairs,
     lower,
     lower_rest,
@@ -430,13 +430,19 @@ def measured(
 def _pace(staging: TimedProgram, execution: Execution, rank: int) -> float | None:
     """How many times as long as their stages' the worker's operations have taken; None where those take no time."""
     program = staging.program
-    stages = stages_by_name(program.plan, program.workers[rank])
-    computes = [one for one in program.instructions[rank] if isinstance(one, Compute)]
-    planned_s = sum(
-        stage.duration_s(one.operation.kind) * share_of(one, stage)
-        for one, stage in ((one, stages[one.operation.stage]) for one in computes)
-    )
-    took_s = sum(span.end_s - span.start_s for span in execution.spans[rank][: len(computes)])
+    worker = program.workers[rank]
+    stages, template = stages_by_name(program.plan, worker), program.plan.template_of(worker.pipeline)
+    planned_s, count = 0.0, 0
+    for one in program.instructions[rank]:
+        passes = computed_by(one)
+        count += len(passes)
+        if len(passes) == 2:  # side by side: the spans of both are those of the pair
+            planned_s += 2 * template.pair_s(*(program.plan.virtual_stage(worker, own.operation) for own in passes))
+            continue
+        for own in passes:
+            stage = stages[own.operation.stage]
+            planned_s += stage.duration_s(own.operation.kind) * share_of(own, stage)
+    took_s = sum(span.end_s - span.start_s for span in execution.spans[rank][:count])
     return took_s / planned_s if planned_s else None
 
 

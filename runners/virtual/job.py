@@ -37,7 +37,7 @@ from ...schemas.quantities import print_time
 from ...schemas.resumption import Resumption, ledger_entries
 from ...schemas.timeline import Event, Report, Timeline, memory_of_workers
 from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
-from ..program import Compute, Program, RankPair, Sending, rank_pair
+from ..program import Program, RankPair, Sending, computed_in, rank_pair
 from ..resilience.events import (
     Announce,
     Announcement,
@@ -616,8 +616,8 @@ class _World:
         if act is self.act and process.rules.action == ReduceGradients(run.iteration):
             numbers = dict.fromkeys(
                 act.plan.microbatch_offset(one.operation.pipeline) + one.operation.microbatch
-                for one in run.program.instructions[rank]
-                if isinstance(one, Compute) and one.operation.kind in ("B", "W") and one.accumulates
+                for one in computed_in(run.program.instructions[rank])
+                if one.operation.kind in ("B", "W") and one.accumulates
             )
             seen = None
             if self.monitor is not None:

@@ -21,7 +21,7 @@ from ...schemas.resumption import (
     nothing_of,
     stashes_within,
 )
-from ..program import Compute, Program, made_by, taken_by
+from ..program import Compute, Program, computed_in, made_by, taken_by
 from ..resilience.membership import layers_of
 from ..simulator import Execution
 
@@ -143,9 +143,8 @@ def worked(
         log: what it keeps of messages.
     """
     work = _Work(before, program.plan, rank)
-    computes = (one for one in program.instructions[rank] if isinstance(one, Compute))
     # Operations come before all sums.
-    for one, span in zip(computes, execution.spans[rank], strict=False):
+    for one, span in zip(computed_in(program.instructions[rank]), execution.spans[rank], strict=False):
         if start_s + span.end_s <= until_s:
             work.run(one)
     for layers, end_s in execution.sums_s[rank]:

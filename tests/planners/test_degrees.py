@@ -78,11 +78,11 @@ def test_a_plan_at_a_degree_is_that_of_one_gpus_share(planner: str, profile: Pro
 @given(profile=profiles(layers=6), degrees=st.lists(st.sampled_from(DEGREES), min_size=3, max_size=3).map(tuple))
 def test_stages_of_unlike_degrees_are_cut_for_the_least_bottleneck(profile: Profile, degrees: tuple[int, ...]) -> None:
     """With a degree a stage no cut has a shorter slowest stage, each stage at its own degree's times."""
-    times = {degree: [layer.costs[DEGREES.index(degree)].work_s for layer in profile.layers] for degree in DEGREES}
+    at = [{cost.tensor_parallel: cost.work_s for cost in layer.costs} for layer in profile.layers]
 
     def slowest(ends: tuple[int, ...]) -> float:
         spans = zip((0, *ends), (*ends, 6), degrees, strict=True)
-        return max(sum(times[degree][first:stop]) for first, stop, degree in spans)
+        return max(sum(one[degree] for one in at[first:stop]) for first, stop, degree in spans)
 
     stages = cut_stages(profile, 3, 1, degrees).stages
     assert max(stage.work_s for stage in stages) == min(map(slowest, combinations(range(1, 6), 2)))
@@ -160,7 +160,7 @@ def test_what_is_no_degree_is_refused(asked: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tensor_parallel": 3}, "no cost at tensor-parallel degree 3, only at 1, 2 and 4"),
+        ({"tensor_parallel": 3}, "no cost at tensor_parallel 3, only at 1, 2 and 4"),
         ({"tensor_parallel": (2, 4, 2)}, "3 tensor-parallel degrees for 2 stages"),
         ({"tensor_parallel": (2, 4), "placement": "v"}, "has one tensor-parallel degree"),
     ],

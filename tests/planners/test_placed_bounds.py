@@ -75,6 +75,25 @@ def test_no_orders_of_a_tiny_problem_beat_the_bound(problem: PlacedProblem) -> N
     assert lower_bound(with_any_split(problem)).value_s <= least_s * (1 + ROUNDING)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(
+    st.lists(st.tuples(*[st.sampled_from([1.0, 2.0])] * 3), min_size=2, max_size=2),
+    st.sampled_from([((0, 0), 3), ((0, 0), 4), ((0, 1, 0), 3)]),
+    st.integers(2, 4),
+    st.booleans(),
+)
+def test_no_orders_with_few_chunks_at_once_beat_the_bound(
+    times_s: list[tuple[float, float, float]], case: tuple[tuple[int, ...], int], chunks: int, staggered: bool
+) -> None:
+    """Of all orders of a worker with two chunks of three or four micro-batches none is better, whatever they cost."""
+    column, microbatches = case
+    times_s = [*times_s, times_s[0]][: len(column)]
+    problem = placed(column, (microbatches,), times_s=times_s, limit=chunks, activation_bytes=1.0, staggered=staggered)
+    least_s = least_value_s(problem, most_states=20_000)
+    assume(least_s is not None)
+    assert least_s is not None and lower_bound(problem).value_s <= least_s * (1 + ROUNDING)
+
+
 @settings(max_examples=25, deadline=None)
 @given(placed_plans(max_columns=3, max_dp=2, max_microbatches=4), st.booleans())
 def test_no_random_plan_beats_the_bound(plan: Plan, staggered: bool) -> None:
@@ -102,6 +121,9 @@ def _heavy_head(columns: int) -> list[tuple[float, float, float]]:
         (column_of_v(8, 2), 16, 8, None, 103, 96),
         (column_of_v(8, 2), 16, 6, None, 107, 107),
         (column_of_v(8, 2), 16, 5, None, 113, 113),
+        (column_of_v(8, 2), 16, 3, None, 133, 133),
+        (column_of_v(8, 2), 32, 3, None, 235, 235),
+        (column_of_v(16, 2), 32, 5, None, 283, 283),
         (column_of_v(16, 2), 32, 9, None, 233, 233),
         (column_of_v(8, 2), 64, 4, None, 407, 407),
         (column_of_v(6, 2), 12, 3, None, 89, 89),

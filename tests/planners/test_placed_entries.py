@@ -57,5 +57,6 @@ def test_a_search_is_as_good_as_entries_one_by_one() -> None:
     problem = placed(column_of_v(4, 2), (8,), limit=1.5)
     rules = one_by_one(problem)
     assert rules is not None
+    assert one_by_one(problem, worth_s=80.0) is None  # the bound
     found = solve(problem, Effort("heuristic"), lower_bound(problem).value_s)
     assert found.value_s <= SeatScheduler(problem).run(rules)

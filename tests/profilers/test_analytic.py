@@ -58,7 +58,7 @@ def shapes(draw: st.DrawFn) -> DecoderShape:
     )
 
 
-batches = st.builds(MicrobatchShape, st.integers(1, 8), st.integers(1, 4096), st.sampled_from(["fp32", "bf16"]))
+batches = st.builds(MicrobatchShape, st.integers(1, 8), st.integers(1, 4096), st.sampled_from(["fp32", "bf16", "fp16"]))
 
 
 def computed(

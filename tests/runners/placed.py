@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from rtk.schemas.orders import Operation, print_order
-from rtk.schemas.plan import Link, Pipeline, Place, Placement, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.plan import Link, Pipeline, Place, Placement, Plan, Planner, Stage, Template, Worker, plain_placement
 
 Cell = tuple[int, int, int]  # pipeline, micro-batch, virtual stage
 
@@ -37,7 +37,8 @@ def placed_plan(
         for layers in pairwise(cuts)
     )
     limits = None if limit_bytes is None else (limit_bytes,) * len(placement)
-    template = Template("v", stages, (Link(),) * (count - 1), placement, limits)
+    told = None if placement == plain_placement(count) else placement
+    template = Template("v", stages, (Link(),) * (count - 1), told, limits)
     orders = _orders(placement, microbatches, kinds, dead)
     workers = tuple(
         Worker(k, c, failed=True) if (k, c) in dead else Worker(k, c, print_order(orders[k, c], k))

@@ -282,8 +282,8 @@ BAD: dict[str, tuple[Change, str, str, str]] = {
     "failed: false": (_with("/workers/0/failed", False), "input should be True", "/workers/0/failed", ""),
     "empty name": (_with("/templates/0/name", ""), "at least 1 character", "/templates/0/name", ""),
     "major": (
-        _with("/format_version", "3.0"),
-        "format version 3.0 is not known here",
+        _with("/format_version", "4.0"),
+        "format version 4.0 is not known here",
         "/format_version",
         "the rtk that wrote",
     ),

@@ -188,7 +188,7 @@ BAD: dict[str, tuple[Callable[[Tree], None], str, str]] = {
     "plain": (_plain, "which needs no placement", PLACEMENT),
     "in 1.0": (lambda tree: tree.update(format_version="1.0"), "version 1.0 does not know", "/format_version"),
     "in 1.3": (lambda tree: tree.update(format_version="1.3"), "version 1.3 does not know", "/format_version"),
-    "3.0": (lambda tree: tree.update(format_version="3.0"), "version 3.0 is not known here", "/format_version"),
+    "4.0": (lambda tree: tree.update(format_version="4.0"), "version 4.0 is not known here", "/format_version"),
     "limit at a stage": (_stage_limit, "a stage has a limit", "/templates/0/stages/1/memory_limit_bytes"),
     "limits of wrong length": (_template(memory_limits_bytes=[1]), "1 limits for 2 columns", "memory_limits_bytes"),
     "links between columns": (_delays(0.25), "1 links for 4 stages", "/templates/0/links"),

@@ -1,0 +1,280 @@
+"""`rtk plan best`: the fastest shape of a job on a cluster, the next ones, and what rules out the others."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..schemas.errors import InvalidInputError, remark
+from ..schemas.files import STANDARD_STREAM, write_bytes
+from ..schemas.profile import DataType
+from ..schemas.quantities import DURATION, SHARE, parse_time_s, print_number, print_percent, print_share, print_time
+from ..schemas.text import counted
+from .console import Common, Seed, Writes, grouped, picture_ending, print_json, print_table, quantity, working
+from .options import ChunksOption, PlacementOption
+
+if TYPE_CHECKING:
+    from ..planners.best.answer import BestShapes
+    from ..planners.best.search import PricedShape
+
+GB = 1e9
+HEADINGS = ("shape", "size", "again", "schedule", "iteration", "GB a GPU", "slower", "by")
+
+
+@dataclass(frozen=True)
+class SearchedOptions:
+    """Which shapes are tried."""
+
+    microbatch_size: Annotated[
+        str | None,
+        typer.Option("--microbatch-size", metavar="N[,N…]", help="Samples of a micro-batch. Default: 1,2,4,8,16."),
+    ] = None
+    recompute: Annotated[
+        bool | None,
+        typer.Option("--recompute/--no-recompute", help="Blocks are computed again, or not; default: both are tried."),
+    ] = None
+    tensor_parallel: Annotated[
+        str | None,
+        typer.Option("--tensor-parallel", metavar="T[,T…]", help="Degrees. Default: all that nodes and heads allow."),
+    ] = None
+    schedule: Annotated[
+        Literal["best", "1f1b", "zero-bubble"], typer.Option("--schedule", help="The order of operations.")
+    ] = "best"
+    placement: PlacementOption = "plain"
+    chunks: ChunksOption = None
+    shard_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--shard-optimizer/--no-shard-optimizer", help="Pipelines share the optimizer's state, as ZeRO-1 does."
+        ),
+    ] = True
+
+    def given(self) -> dict[str, Any]:
+        """What Python is called with."""
+        numbers = {
+            "microbatch_size": _numbers("--microbatch-size", self.microbatch_size),
+            "tensor_parallel": _numbers("--tensor-parallel", self.tensor_parallel),
+        }
+        return {**vars(self), **numbers}
+
+
+@dataclass(frozen=True)
+class ComputedOptions:
+    """How a model that is given by name is computed."""
+
+    gpu: Annotated[str | None, typer.Option("--gpu", help="Of a model's name: its GPU, such as h100-sxm.")] = None
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=1, help="Of a model's name: tokens of a sample.")
+    ] = None
+    dtype: Annotated[
+        DataType | None, typer.Option("--dtype", help="Of a model's name: numbers; what suits the GPU by default.")
+    ] = None
+    efficiency: Annotated[
+        float | None, quantity(SHARE, "--efficiency", "Of a model's name: of the peak, what matrix products reach.")
+    ] = None
+    calibrate: Annotated[
+        str | None,
+        typer.Option("--calibrate", metavar="PROFILE", help="Of a model's name: a smaller model's profile, measured."),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """What is given of it."""
+        found = {name: value for name, value in vars(self).items() if value is not None}
+        if self.calibrate is not None:
+            from ..schemas.documents import read_document
+            from ..schemas.profile import Profile
+
+            found["calibrate"] = read_document(self.calibrate, Profile)
+        return found
+
+
+@grouped
+def best(
+    profile: Annotated[
+        str, typer.Argument(metavar="PROFILE|MODEL", help="A profile, or a model's name or config.json to compute.")
+    ],
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="FILE|slurm|NxM", help="The machines, as for `rtk plan pipeline`.")
+    ],
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of an iteration, of all pipelines.")],
+    searched: SearchedOptions,
+    computed: ComputedOptions,
+    first: Annotated[int, typer.Option("--first", min=1, help="How many shapes are shown.")] = 11,
+    mtbf: Annotated[
+        str | None,
+        typer.Option(
+            "--mtbf",
+            metavar="DURATION",
+            help="Mean time between failures of a node: fastest in expectation, by replay.",
+        ),
+    ] = None,
+    repair: Annotated[float, quantity(DURATION, "--repair", "With --mtbf: how long a node is away.")] = 3600.0,
+    policy: Annotated[
+        str, typer.Option("--policy", help="With --mtbf: what the job does then, as for `rtk replay`.")
+    ] = "checkpoint-restart",
+    chart: Annotated[
+        str | None,
+        typer.Option("--chart", help="Where to draw time over memory, a point a shape: .svg, .png or .pdf."),
+        Writes("a picture"),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="Where to write the best shape's plan; `-` is standard output."),
+        Writes("an rtk.plan"),
+    ] = None,
+    seed: Seed = 0,
+    *,
+    common: Common,
+) -> None:
+    """Find the fastest shape: tensor parallelism, stages, pipelines, micro-batch size, schedule, recomputation.
+
+    All shapes are searched, and those that are never planned are ruled out by proof: their memory, or a bound on their
+    time that lies above the last one shown. A profile is of one micro-batch size, with or without recomputation, and
+    only that is searched; of a model's name everything is.
+    """
+    from ..shaping import plan_best
+
+    if chart is not None:
+        picture_ending(chart, (".svg", ".png", ".pdf"), "end it in .svg, .png or .pdf", "--chart")
+    mtbf_s = None if mtbf is None else parse_time_s(mtbf, "--mtbf")
+    with working("searching shapes"):
+        found = plan_best(
+            _model(profile),
+            cluster=cluster,
+            batch=batch,
+            **searched.given(),
+            mtbf=mtbf_s,
+            repair=repair,
+            policy=policy,
+            seed=seed,
+            first=first,
+            **computed.given(),
+        )
+    _tell(found, chart, output, common.as_json)
+
+
+def _model(text: str) -> Any:
+    """A profile where a file is one, else the model's name."""
+    from ..profilers.analytic.configuration import MODELS, is_config
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    if text in MODELS or is_config(text):
+        return text
+    if text != STANDARD_STREAM and not Path(text).exists():
+        from ..profilers.analytic.configuration import no_such_model
+
+        raise no_such_model(text, MODELS, "a profile")
+    return read_document(text, Profile)
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    """`1,2,4`: whole numbers above 0.
+
+    Raises:
+        InvalidInputError: one of them is none.
+    """
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise InvalidInputError(f"{text!r} cannot be read", where=option, fix="write whole numbers, such as 1,2,4")
+    return [int(part) for part in parts]
+
+
+def _tell(found: "BestShapes", chart: str | None, output: str | None, as_json: bool) -> None:
+    from ..schemas.documents import write_document
+
+    to_stderr = output == STANDARD_STREAM or as_json
+    if output is not None:
+        write_document(output, found.plan())
+    if chart is not None:
+        ending = Path(chart).suffix
+        write_bytes(chart, _picture(found).data(ending))
+    if as_json and output != STANDARD_STREAM:
+        print_json(found.tree())
+    print_table(HEADINGS, _rows(found), to_stderr=to_stderr)
+    if found.expected:
+        print_table(EXPECTED, _expected_rows(found), to_stderr=to_stderr)
+    for line in _words(found):
+        remark(line)
+    for path in (chart, output):
+        if path not in (None, STANDARD_STREAM):
+            remark(f"wrote {path}")
+
+
+EXPECTED = ("in expectation", "size", "samples/s", "of its own", "iteration")
+
+
+def _rows(found: "BestShapes") -> Iterator[Sequence[str]]:
+    fastest = found.shapes[0]
+    for one in found.shapes:
+        slower = one.iteration_time_s / fastest.iteration_time_s - 1 if fastest.iteration_time_s else 0.0
+        yield (
+            _name(one),
+            str(one.shape.form.microbatch_size),
+            "yes" if one.shape.form.recomputes else "no",
+            str(one.way),
+            print_time(one.iteration_time_s),
+            print_number(one.memory.total / GB, 3),
+            "" if one is fastest else print_percent(slower),
+            "" if one is fastest else one.loses_by(fastest),
+        )
+
+
+def _expected_rows(found: "BestShapes") -> Iterator[Sequence[str]]:
+    for one in found.expected:
+        yield (
+            _name(one.priced),
+            str(one.priced.shape.form.microbatch_size),
+            print_number(one.samples_per_s),
+            print_share(one.goodput),
+            print_time(one.priced.iteration_time_s),
+        )
+
+
+def _name(one: "PricedShape") -> str:
+    return f"TP {one.shape.tensor_parallel} x PP {one.shape.pp} x DP {one.shape.dp}"
+
+
+def _words(found: "BestShapes") -> Iterator[str]:
+    """What was ruled out, what the best one's memory holds, and what must be known of it."""
+    told, best = found.ruled_out, found.best
+    yield (
+        f"of {counted(told['shapes'], 'shape')} {told['memory']:,} do not fit the memory, {told['bound']:,} are slower "
+        f"by a proven bound, {told['planned']:,} were planned"
+    )
+    parts = ", ".join(f"{name} {print_number(size / GB, 3)}" for name, size in best.memory._asdict().items() if size)
+    yield f"a GPU of {_name(best)} holds {print_number(best.memory.total / GB, 3)} GB: {parts}"
+    idle = found.question.gpus - best.shape.gpus
+    if idle:
+        yield f"{counted(idle, 'GPU')} of {found.question.gpus} idle: pipelines get equally many micro-batches"
+    if found.expected:
+        if found.expected[0].priced is not found.shapes[0]:
+            yield "when nodes fail, another shape is the fastest than without failures"
+        if not found.is_proven:
+            yield f"only {len(found.expected)} shapes were replayed: slower ones may be better in expectation"
+        if found.unreplayed:
+            yield f"{counted(found.unreplayed, 'shape')} cannot be replayed: their pipelines fill no whole nodes"
+
+
+def _picture(found: "BestShapes") -> Any:
+    from ..viz.shapes import ShapePoint, shapes_picture
+
+    best = found.best
+    points = [
+        ShapePoint(
+            one.memory.total,
+            one.iteration_time_s,
+            f"TP {one.shape.tensor_parallel}",
+            f"{one.shape}, {one.way}: {print_time(one.iteration_time_s)}",
+            one is best,
+        )
+        for one in sorted(found.planned, key=lambda one: one.shape.tensor_parallel)
+    ]
+    memory_bytes = best.shape.form.profile.device.memory_bytes
+    question = found.question
+    title = f"{best.shape.form.profile.model.get('name', 'a model')} on {counted(question.gpus, 'GPU')}"
+    return shapes_picture(title, [next(_words(found))], points, memory_bytes)
