@@ -2,8 +2,8 @@
 
 Parameters, gradients and the optimizer's state are those of the profile's layers; activations are a plan's, at their
 peak. Beside them are buffers, and what the framework takes. Two constants say the latter. Both are fitted to the memory
-of 32 runs of models of 176 to 195 billion parameters on A100 (BigScience, 2022; Megatron-DeepSpeed), of which this
-account then misses the median by 3 % (docs/profiles-method.md).
+of 32 runs of models of 176 to 195 billion parameters on A100 (BigScience, 2022; Megatron-DeepSpeed); how far they hold
+for models left out of the fit is in docs/profiles-method.md.
 """
 
 from collections.abc import Sequence
