@@ -108,7 +108,7 @@ def memory_of(profile: Profile, plan: Plan, shards: int | None = None) -> list[G
         held = template.columns[worker.stage]
         degree = max(template.stages[stage].tensor_parallel for stage in held)
         ranges = [template.stages[stage].layers for stage in held]
-        sent = _most_between(worker, held)
+        sent = most_between(worker, held)
         found.append(gpu_memory(profile, ranges, peak_bytes, sent, degree=degree, shards=shards or 1))
     return found
 
@@ -129,7 +129,7 @@ def _buffers_bytes(profile: Profile, held: Sequence[Layers], sent: Sequence[int]
     return outputs_bytes + (again / degree if isinstance(again, int | float) else 0.0)
 
 
-def _most_between(worker: Worker, held: Sequence[int]) -> list[int]:
+def most_between(worker: Worker, held: Sequence[int]) -> list[int]:
     """Of each virtual stage of a worker, how many micro-batches are between F and the end of I or B at most."""
     between, most = dict.fromkeys(held, 0), dict.fromkeys(held, 0)
     for operation in worker.operations():
