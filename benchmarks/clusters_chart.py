@@ -18,8 +18,8 @@ def write_chart(result: Mapping[str, Any], path: Path) -> None:
     sheet = Sheet("Predicted over measured iteration times")
     sheet.heading(
         [
-            "Left: 46 shapes of models of 176 to 195 billion parameters on 384 A100, each predicted by constants fitted "
-            "on the other models. Right: four jobs on 16 to 256 V100, nothing fitted."
+            "Left: 46 shapes of models of 176 to 195 billion parameters on 384 A100, each predicted by constants that "
+            "were fitted on the other models. Right: four jobs on 16 to 256 V100; their sustained share was chosen on them."
         ]
     )
     sheet.key([((BEFORE,), "before", False), ((AFTER,), "program and network told", False)])
