@@ -278,9 +278,8 @@ def a100() -> dict[str, Any]:
     constants = fitted(rows, here, slope, start)
     left_out = []
     for row in rows:
-        others = np.array([other.model != row.model for other in rows])
-        chosen = [one for one, keep in zip(rows, others, strict=True) if keep]
-        left_out.append(told(row, fitted(chosen, here[others], slope[others], start)))
+        kept = [place for place, other in enumerate(rows) if other.model != row.model]
+        left_out.append(told(row, fitted([rows[place] for place in kept], here[kept], slope[kept], start)))
     first = [before(row) for row in rows]
     with_all = [told(row, constants) for row in rows]
     others = read_rows("mt-nlg.csv")
@@ -315,7 +314,9 @@ def memory(rows: Sequence[MeasuredShape], found: Sequence[Computed]) -> dict[str
 
 def v100() -> dict[str, Any]:
     """Each log as computed, and as computed with what the timers of the smallest job say."""
-    runs = {path.name: read_megatron_log(str(path)) for path in sorted(DATA.glob("meg_*.gz"))}
+    runs = {
+        path.name: replace(read_megatron_log(str(path)), source=path.name) for path in sorted(DATA.glob("meg_*.gz"))
+    }
     least = min(runs.values(), key=lambda run: run.pp)
     device = gpu("v100-sxm")
     learned = learn(least, device, lambda profile, run: _planned(profile, run))
