@@ -212,18 +212,24 @@ def template_of(profile: Profile, shape: Shape) -> Template:
     else:
         template = cut_chunks(profile, shape.columns, shape.dp, shape.degree)
     made = with_limits_and_delays(template, shape.memory_limit_bytes, common)
-    return replace(made, overlap=_overlap_of(profile)) if shape.overlap else made
+    return with_overlap(made, profile, shape)
 
 
-def _overlap_of(profile: Profile) -> float:
-    """What a profile says that pairs of passes take; raises InvalidInputError where it does not."""
+def with_overlap(template: Template, profile: Profile, shape: Shape) -> Template:
+    """A template with what pairs of passes take, if a shape has them.
+
+    Raises:
+        InvalidInputError: the profile does not say it.
+    """
+    if not shape.overlap:
+        return template
     if profile.overlap is None:
         raise InvalidInputError(
             "the profile does not say what a forward and a backward side by side take",
             where="--overlap",
             fix="measure it (rtk profile --overlap), or write overlap, such as 0.8, into the profile",
         )
-    return profile.overlap
+    return replace(template, overlap=profile.overlap)
 
 
 def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:
@@ -248,9 +254,10 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placem
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     shape.require_plannable()
-    template = (
-        template_of(profile, shape) if placement is None else cut_chunks(profile, placement, shape.dp, shape.degree)
-    )
+    if placement is None:
+        template = template_of(profile, shape)
+    else:
+        template = with_overlap(cut_chunks(profile, placement, shape.dp, shape.degree), profile, shape)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},

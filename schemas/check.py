@@ -262,6 +262,7 @@ def check_plan(plan: Plan) -> list[Violation]:
             message = f"{table.name(later[cell])} comes before {table.name(earlier[cell])}, which it needs"
             problems.append(Violation(table.path(later[cell]), message))
     problems += _against_the_stages(table) if plan.is_placed else []
+    problems += _beside_itself(table)
     if problems:
         return problems
     times = propagate(table, *_messages(cells, forward, backward))
@@ -431,6 +432,18 @@ def _against_the_stages(table: _OrderColumns) -> list[Violation]:
             message = f"{table.name(a)} comes before {table.name(b)}, which it needs"
             problems.append(Violation(table.path(a), message))
     return problems
+
+
+def _beside_itself(table: _OrderColumns) -> list[Violation]:
+    """Pairs of a forward and the backward of the same micro-batch, which waits for it."""
+    if table.is_paired is None:
+        return []
+    rows = np.flatnonzero(table.is_paired)
+    alike = (table.microbatch[rows] == table.microbatch[rows + 1]) & (table.pipeline[rows] == table.pipeline[rows + 1])
+    return [
+        Violation(table.path(row), f"{table.name(row + 1)} runs beside {table.name(row)}, which it needs")
+        for row in map(int, rows[alike])
+    ]
 
 
 @dataclass(frozen=True)

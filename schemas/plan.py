@@ -307,23 +307,6 @@ class Plan(Displayed):
         """Whether some worker runs a forward and a backward side by side."""
         return any("(" in (worker.order or "") for worker in self.workers)
 
-    def without_pairs(self) -> "Plan":
-        """It, with the passes of each pair one after the other, and nothing said of what pairs take.
-
-        Its prediction is left out, for its iterations are longer; itself, where no template says what pairs take.
-        """
-        if not self.may_pair:
-            return self
-        return replace(
-            self,
-            templates=tuple(replace(template, overlap=None) for template in self.templates),
-            workers=tuple(
-                replace(worker, order=None if worker.order is None else flattened(worker.order))
-                for worker in self.workers
-            ),
-            prediction=None,
-        )
-
     def seats_of(self, worker: Worker) -> tuple[int, ...]:
         """The virtual stages that a worker holds, ascending."""
         return self.template_of(worker.pipeline).columns[worker.stage]
@@ -490,6 +473,17 @@ class Plan(Displayed):
                     where=f"{where}/stages",
                     fix="all templates cut the same model: let their last stages end at the same layer",
                 )
+
+
+def without_pairs(plan: Plan) -> Plan:
+    """A plan's orders with what runs side by side one after the other, without a prediction; itself if nothing may."""
+    if not plan.may_pair:
+        return plan
+    templates = tuple(replace(template, overlap=None) for template in plan.templates)
+    workers = (
+        worker if worker.order is None else replace(worker, order=flattened(worker.order)) for worker in plan.workers
+    )
+    return replace(plan, templates=templates, workers=tuple(workers), prediction=None)
 
 
 def merged_ranges(layers: Iterable[Layers]) -> tuple[Layers, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..scheduling.assemble import bubble_ratio, checked, promise
+from ...schemas.plan import without_pairs
+from ..scheduling.assemble import bubble_ratio, checked, promise, with_prediction
 from .problem import held_bytes, ordered_placed_problem, spared_s, work_s
 from .scheduler import SeatScheduler
 
@@ -36,3 +37,14 @@ def with_placed_prediction(plan: Plan, bound_s: float, scope: ProofScope | None 
     peaks = held_bytes(problem, orders).tolist()
     prediction = promise(times_s, problem.staggered, bound_s, bubbles, peaks)
     return checked(replace(plan, prediction=replace(prediction, proof_scope=scope)))
+
+
+def one_by_one(plan: Plan) -> Plan:
+    """A plan in which nothing runs side by side, with what it promises then; itself where nothing may.
+
+    Whoever re-plans a running job goes on from it: re-routing, and what is left of an iteration, know no pairs.
+    """
+    if not plan.may_pair:
+        return plan
+    flat = without_pairs(plan)
+    return with_placed_prediction(flat, 0.0) if plan.is_placed else with_prediction(flat)

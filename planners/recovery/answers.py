@@ -13,6 +13,7 @@ from ...schemas.placement import refuse_placed
 from ...schemas.plan import name_of
 from ...schemas.protocols import Answers, Replanned
 from ...schemas.replay import Fleet, Moment
+from ..placement.promise import one_by_one
 from .escalation import RemedyCosts, parse_mitigate
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class PolicyAnswers:
             level=conditions.level,
             settled=not conditions.suspects and all(hand.place is None or hand.layers is not None for hand in crew),
         )
-        steps = self._policy.react(self._policy.resume(plan.without_pairs(), seats), moment)
+        steps = self._policy.react(self._policy.resume(one_by_one(plan), seats), moment)
         if not steps:
             return Replanned(plan, tuple((hand.worker, hand.place) for hand in crew if hand.place is not None))
         last = steps[-1].standing
@@ -137,7 +138,7 @@ def answers_for(
     Raises:
         InvalidInputError: the policy or the atlas does not fit the plan.
     """
-    method, plan = policy or _default(plan), plan.without_pairs()
+    method, plan = policy or _default(plan), one_by_one(plan)
     if method is PolicyName.OOBLECK:
         refuse_placed(plan, "the policy oobleck, whose templates are of one stage a worker,")
         if atlas is not None:
