@@ -7,8 +7,8 @@
   published order needs.
 * slow_links: `--placement best` for one slow link, with 1F1B's memory and without a limit: what plain, V and loop take.
 * failures: four workers by three pipelines by six micro-batches, one dead in each column: plain, V and loop.
-* overlap: forwards and backwards side by side, where a pair takes 0.8 of both: the best without pairs, DualPipeV's order
-  with pairs, and what is found.
+* overlap: forwards and backwards side by side, where a pair takes 0.8 of both: the best without pairs, DualPipeV's
+  order with pairs, and what is found.
 * size: how long planning 64 workers with two chunks each takes, 256 micro-batches.
 * plain: how long plain plans take, in turns with those of another checkout (`--baseline PYTHON`, of its environment).
 
