@@ -171,17 +171,18 @@ def best(
 
 
 def _model(text: str) -> Any:
-    """A profile where a file is one, else the model's name."""
-    from ..profilers.analytic.configuration import MODELS, is_config
-    from ..schemas.documents import read_document
+    """A profile where a file is one, else the model's name, or the path of its configuration."""
+    from ..profilers.analytic.configuration import MODELS, is_config, no_such_model
+    from ..schemas.documents import read_document, sniff_format
+    from ..schemas.files import read_bytes
     from ..schemas.profile import Profile
 
-    if text in MODELS or is_config(text):
+    if text in MODELS or Path(text).is_dir():
         return text
     if text != STANDARD_STREAM and not Path(text).exists():
-        from ..profilers.analytic.configuration import no_such_model
-
         raise no_such_model(text, MODELS, "a profile")
+    if text != STANDARD_STREAM and is_config(text) and sniff_format(read_bytes(text), text) is None:
+        return text
     return read_document(text, Profile)
 
 

@@ -52,6 +52,7 @@ USES: dict[str, tuple[list[str], str | None]] = {
         None,
     ),
     "plan reconfigure": (["oobleck.json", "--failed", "0/0"], None),
+    "plan best": (["profile.json", "--cluster", "2x2", "--batch", "16", "-o", "best.json"], None),
     "plan topology": ([*SHAPE], None),
     "plan mitigate": (["--costs", "5,60,1200"], None),
     "simulate": (["plan.json", "--timeline", "timeline.json"], None),
