@@ -165,11 +165,19 @@ class _OrderColumns(TimedColumns):
         if self.is_paired is None:
             return alone_s
         forward = np.flatnonzero(self.is_paired)
-        own = [self.plan.template_of(worker.pipeline).overlap or 1.0 for worker in self.plan.workers]
-        f_s, b_s = alone_s[forward], alone_s[forward + 1]
-        together_s = np.array(own)[self.worker[forward]] * (f_s + b_s)
-        alone_s[forward], alone_s[forward + 1] = np.maximum(np.maximum(f_s, b_s), together_s), 0.0
+        alone_s[forward], alone_s[forward + 1] = self._pairs_s(forward), 0.0
         return alone_s
+
+    def _pairs_s(self, forward: Ints) -> Floats:
+        """What the pairs of these forwards take in s."""
+        plan = self.plan
+        usual_s = np.array([[plan.template_of(plan.workers[n].pipeline).stages[v].duration_s(kind) for kind in KINDS]
+                            for n, v in self.seats])  # fmt: skip
+        f_s, b_s = (usual_s[self.seat[rows], self.kind[rows]] for rows in (forward, forward + 1))
+        factors = [(plan.template_of(one.pipeline).overlap or 1.0, one.slowdown or 1.0) for one in plan.workers]
+        overlap, slowdown = np.array(factors)[self.worker[forward]].T
+        found: Floats = np.maximum(np.maximum(f_s, b_s), overlap * (f_s + b_s)) * slowdown
+        return found
 
     @cached_property
     def durations_s(self) -> Floats:

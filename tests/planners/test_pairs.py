@@ -30,7 +30,7 @@ CASES = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(CASES)
 def test_never_longer_than_without(case: tuple[str, int, int, float, str, tuple[float, float, float]]) -> None:
     """Whatever the costs, a plan that may pair takes no longer than one that may not, and lies above its bound."""

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from rtk.planners.placement.bounds import lower_bound, with_any_split
 from rtk.planners.placement.problem import held_bytes, ordered_placed_problem, with_placed_orders
@@ -92,7 +92,6 @@ def test_programs_run_pairs_as_one(plan: Plan) -> None:
         assert {one for one in own if not isinstance(one, Pair)} == {one for one in alone if one not in beside}
 
 
-@settings(deadline=None)
 @given(paired_plans())
 def test_kernels_and_bounds_of_placements_know_pairs(plan: Plan) -> None:
     """The search's kernels time and size given orders as the evaluator does, and its bound lies below all of them."""
