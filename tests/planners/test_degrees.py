@@ -32,7 +32,6 @@ PLANNERS: dict[str, Planned] = {
     "adaptra": lambda profile, **given: plan_adaptra(profile, link_delay={0: 0.5}, **given),
     "joint": lambda profile, **given: plan_joint(profile, failed=["0/0"], slow={"1/1": 1.5}, **given),
     "slipstream": lambda profile, **given: plan_slipstream(profile, failed=["1/0"], **given),
-    "normalized": lambda profile, **given: plan_slipstream(profile, failures=1, **given),
     "topology": lambda profile, **given: plan_topology(profile, slow={"0/1": 2.0}, **given),
 }
 
@@ -174,9 +173,9 @@ def test_degrees_that_the_profile_or_the_shape_lacks(given: dict[str, Any], mess
 
 def test_where_workers_may_change_places_all_have_equally_many_gpus() -> None:
     """Normalized failures and topologies move workers between stages: unlike degrees are refused."""
-    for planned in (PLANNERS["normalized"], PLANNERS["topology"]):
+    for planned, more in ((plan_slipstream, {"failures": 1}), (plan_topology, {"slow": {"0/1": 2.0}})):
         with pytest.raises(InvalidInputError, match="places, and the stages are on unlike numbers of GPUs"):
-            planned(HEAVY, pp=2, dp=2, microbatches=2, tensor_parallel=(2, 4))
+            planned(HEAVY, pp=2, dp=2, microbatches=2, tensor_parallel=(2, 4), **more)
     assert not check_plan(plan_joint(HEAVY, pp=2, microbatches=2, tensor_parallel=(2, 4)))
 
 
