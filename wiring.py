@@ -1,7 +1,7 @@
 """What ties wings together: the verbs of the library that need more than one of them.
 
 `rtk/__init__.py` is the library's face; a verb that one wing can do alone stands in that wing. Verbs that are subjects
-of their own tie wings beside this file: `running`, `replaying`, `sweeping`, `probing`, `whole_flow`. Nothing else
+of their own tie wings beside this file: `running`, `replaying`, `sweeping`, `probing`, `calibrating`, `whole_flow`. Nothing else
 imports two wings but `cli/`, which calls these.
 """
 
