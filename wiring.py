@@ -1,8 +1,8 @@
 """What ties wings together: the verbs of the library that need more than one of them.
 
 `rtk/__init__.py` is the library's face; a verb that one wing can do alone stands in that wing. Verbs that are subjects
-of their own tie wings beside this file: `running`, `replaying`, `sweeping`, `probing`, `whole_flow`. Nothing else
-imports two wings but `cli/`, which calls these.
+of their own tie wings beside this file: `running`, `replaying`, `sweeping`, `probing`, `calibrating`, `whole_flow`.
+Nothing else imports two wings but `cli/`, which calls these.
 """
 
 from collections.abc import Callable, Sequence
