@@ -11,7 +11,7 @@ from ..profilers.analytic.software import Attention
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.profile import DataType
-from ..schemas.quantities import DURATION, SHARE, parse_time_s, print_number, print_percent, print_share, print_time
+from ..schemas.quantities import DURATION, SHARE, print_number, print_percent, print_share, print_time
 from ..schemas.text import counted
 from .console import Common, Seed, Writes, grouped, picture_ending, print_json, print_table, quantity, working
 from .options import ChunksOption, PlacementOption
@@ -118,12 +118,8 @@ def best(
     computed: ComputedOptions,
     first: Annotated[int, typer.Option("--first", min=1, help="How many shapes are shown.")] = 11,
     mtbf: Annotated[
-        str | None,
-        typer.Option(
-            "--mtbf",
-            metavar="DURATION",
-            help="Mean time between failures of a node: fastest in expectation, by replay.",
-        ),
+        float | None,
+        quantity(DURATION, "--mtbf", "Mean time between failures of a node: fastest in expectation, by replay."),
     ] = None,
     repair: Annotated[float, quantity(DURATION, "--repair", "With --mtbf: how long a node is away.")] = 3600.0,
     policy: Annotated[
@@ -131,8 +127,10 @@ def best(
     ] = "checkpoint-restart",
     chart: Annotated[
         str | None,
-        typer.Option("--chart", help="Where to draw time over memory, a point a shape: .svg, .png or .pdf."),
-        Writes("a picture"),
+        typer.Option(
+            "--chart", help="Where to write a picture of time over memory, a point a shape: .svg, .png or .pdf."
+        ),
+        Writes("an SVG picture"),
     ] = None,
     output: Annotated[
         str | None,
@@ -153,14 +151,13 @@ def best(
 
     if chart is not None:
         picture_ending(chart, (".svg", ".png", ".pdf"), "end it in .svg, .png or .pdf", "--chart")
-    mtbf_s = None if mtbf is None else parse_time_s(mtbf, "--mtbf")
     with working("searching shapes"):
         found = plan_best(
             _model(profile),
             cluster=cluster,
             batch=batch,
             **searched.given(),
-            mtbf=mtbf_s,
+            mtbf=mtbf,
             repair=repair,
             policy=policy,
             seed=seed,
