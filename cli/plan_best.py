@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..planners.best.search import PricedShape
 
 GB = 1e9
+SHOWN = 2.0  # times as long as the best, at most, is what the chart shows: beyond that nobody looks
 HEADINGS = ("shape", "size", "again", "schedule", "iteration", "GB a GPU", "slower", "by")
 
 
@@ -286,8 +287,14 @@ def _picture(found: "BestShapes") -> Any:
             one is best,
         )
         for one in sorted(found.planned, key=lambda one: one.shape.tensor_parallel)
+        if one.iteration_time_s <= SHOWN * best.iteration_time_s
     ]
     memory_bytes = best.shape.form.profile.device.memory_bytes
     question = found.question
     title = f"{best.shape.form.profile.model.get('name', 'a model')} on {counted(question.gpus, 'GPU')}"
-    return shapes_picture(title, [next(_words(found))], points, memory_bytes)
+    left_out = len(found.planned) - len(points)
+    facts = [
+        next(_words(found)),
+        *([f"{left_out} plans that take over twice as long are not shown"] if left_out else []),
+    ]
+    return shapes_picture(title, facts, points, memory_bytes)
