@@ -212,12 +212,14 @@ def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
             where=source,
             fix="give the profile of a model with more layers",
         )
-    if found.pairs:
-        pairs = counted(found.pairs, "pair")
-        remark(f"warning: {pairs} of OVERLAP_F_B stand one operation after the other: a plan overlaps none on a worker")
+    pairs = found.pairs if profile.overlap is not None and found.may_be_kept else ()
+    if any(found.pairs) and not pairs:
+        count = counted(sum(map(len, found.pairs)), "pair")
+        why = "the profile does not say what they take" if found.may_be_kept else "they are not all of F and then B"
+        remark(f"warning: {count} of OVERLAP_F_B stand one operation after the other: {why}")
     microbatches = len({one.microbatch for order in found.orders for one in order})
-    shape = Shape(len(found.orders), dp, microbatches)
-    made = plan_from_orders(profile, found.orders, shape, "import", source, found.placement)
+    shape = Shape(len(found.orders), dp, microbatches, overlap=any(pairs))
+    made = plan_from_orders(profile, found.orders, shape, "import", source, found.placement, pairs)
     return replace(made, inputs={**made.inputs, "schedule": hashlib.sha256(data).hexdigest()})
 
 

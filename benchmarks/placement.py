@@ -7,6 +7,8 @@
   published order needs.
 * slow_links: `--placement best` for one slow link, with 1F1B's memory and without a limit: what plain, V and loop take.
 * failures: four workers by three pipelines by six micro-batches, one dead in each column: plain, V and loop.
+* overlap: forwards and backwards side by side, where a pair takes 0.8 of both: the best without pairs, DualPipeV's
+  order with pairs, and what is found.
 * size: how long planning 64 workers with two chunks each takes, 256 micro-batches.
 * plain: how long plain plans take, in turns with those of another checkout (`--baseline PYTHON`, of its environment).
 
@@ -27,6 +29,7 @@ import rtk
 from rtk.benchmarks.common import in_turns, spread, write_result
 from rtk.planners.choosing import OPTION
 from rtk.planners.placement.bounds import lower_bound
+from rtk.planners.placement.pairs import neighbours_joined
 from rtk.planners.placement.problem import PlacedProblem, placed_problem
 from rtk.planners.placement.published import PUBLISHED, published_orders
 from rtk.planners.placement.scheduler import SeatScheduler, fits
@@ -228,6 +231,37 @@ def failures(full: bool) -> dict[str, Any]:
     return {"rows": rows}
 
 
+def overlap(full: bool) -> dict[str, Any]:
+    """Vs of equal chunks, each with and without pairs, beside DualPipeV's order with its own pairs."""
+    rows = []
+    for columns, microbatches in ((4, 8), (4, 16), (8, 16), (8, 32), *(((16, 64),) if full else ())):
+        profile = replace(chunks_profile(2 * columns), overlap=0.8)
+        asked: dict[str, Any] = {"pp": columns, "microbatches": microbatches, "placement": "v"}
+        begun = time.perf_counter()
+        found = rtk.plan_pipeline(profile, **asked, schedule="zero-bubble", overlap=True)
+        took_s = time.perf_counter() - begun
+        alone = rtk.plan_pipeline(profile, **asked, schedule="zero-bubble")
+        shape = Shape(columns, 1, microbatches, placement="v", chunks=2, overlap=True)
+        split = problem_of(profile, shape, True)
+        dual = neighbours_joined(split, dict(published_orders(split))["DualPipeV"])
+        assert found.prediction is not None and alone.prediction is not None
+        rows.append(
+            {
+                "S": columns,
+                "M": microbatches,
+                "without_pairs": alone.prediction.makespan_s,
+                "without_pairs_proof": alone.prediction.proof,
+                "DualPipeV": SeatScheduler(dual[0]).value_s(dual[1]),
+                "found": found.prediction.makespan_s,
+                "bound": found.prediction.lower_bound_s,
+                "pairs": sum(len(worker.pairs()) for worker in found.workers),
+                "held": max(found.prediction.peak_memory_bytes) / 2,
+                "planned_s": took_s,
+            }
+        )
+    return {"rows": rows}
+
+
 def size(full: bool) -> dict[str, Any]:
     """64 workers, two chunks each, 256 micro-batches."""
     rows = []
@@ -321,7 +355,14 @@ def chart(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def main() -> None:
     """Run one section, and write its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sections = {"published": published, "unlike": unlike, "slow_links": slow_links, "failures": failures, "size": size}
+    sections = {
+        "published": published,
+        "unlike": unlike,
+        "slow_links": slow_links,
+        "failures": failures,
+        "overlap": overlap,
+        "size": size,
+    }
     parser.add_argument("--only", choices=(*sections, "plain"))
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--baseline", default=sys.executable)

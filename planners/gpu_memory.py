@@ -2,8 +2,8 @@
 
 Parameters, gradients and the optimizer's state are those of the profile's layers; activations are a plan's, at their
 peak. Beside them are buffers, and what the framework takes. Two constants say the latter. Both are fitted to the memory
-of 32 runs of models of 176 to 195 billion parameters on A100 (BigScience, 2022; Megatron-DeepSpeed), of which this
-account then misses the median by 3 % (docs/profiles-method.md).
+of 32 runs of models of 176 to 195 billion parameters on A100 (BigScience, 2022; Megatron-DeepSpeed); how far they hold
+for models left out of the fit is in docs/profiles-method.md.
 """
 
 from collections.abc import Sequence
@@ -70,8 +70,8 @@ def gpu_memory(
     """
     parameters_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     summed_bytes = min(gradients_held(profile.layers, held) / degree, state_bytes)
-    has_own = any(layer.gradient_bytes is not None for first, stop in held for layer in profile.layers[first:stop])
-    made_bytes = parameters_bytes if has_own else 0.0  # a pass makes them in the parameters' numbers
+    # A pass makes them in the parameters' numbers: where sums have more digits, both are there.
+    made_bytes = parameters_bytes if summed_bytes > parameters_bytes else 0.0
     optimizer_bytes = (state_bytes - summed_bytes) / shards
     buffers_bytes = _buffers_bytes(profile, held, sent, degree)
     handed_out = parameters_bytes + summed_bytes + made_bytes + optimizer_bytes + activation_bytes + buffers_bytes

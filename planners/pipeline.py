@@ -1,7 +1,7 @@
 """`rtk plan pipeline`: the classic schedules, or given orders, for any shape, costs, delays and limits."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from .. import __version__
@@ -81,6 +81,7 @@ def plan_from_orders(
     planner: str,
     source: str,
     placement: Placement | None = None,
+    pairs: Sequence[Collection[int]] = (),
 ) -> Plan:
     """Make a plan of orders that come from elsewhere, the same in every pipeline.
 
@@ -91,6 +92,7 @@ def plan_from_orders(
         planner: who made the orders, for the plan to name.
         source: where they came from, for errors.
         placement: the virtual stages of each column; None: that of the shape.
+        pairs: of each column, the places of the forwards that run beside the backward behind them; none if empty.
 
     Returns:
         A checked plan with its prediction.
@@ -101,7 +103,9 @@ def plan_from_orders(
     """
     made_by = Planner(planner, __version__, shape_options(profile, shape))
     empty = plan_without_orders(profile, shape, made_by, placement)
-    plan = replace(empty, workers=tuple(_with_order(worker, orders[worker.stage]) for worker in empty.workers))
+    beside = pairs or [()] * len(orders)
+    workers = (_with_order(worker, orders[worker.stage], beside[worker.stage]) for worker in empty.workers)
+    plan = replace(empty, workers=tuple(workers))
     problems = check_plan(plan)
     if problems:
         fix = "correct the orders; worker k/i runs that of column i, and operations are counted from 0"
@@ -109,10 +113,10 @@ def plan_from_orders(
     return with_prediction(plan, bound_of(plan) if plan.is_placed or plan.may_pair else 0.0)
 
 
-def _with_order(worker: Worker, order: Sequence[Operation]) -> Worker:
-    """A worker with the order of its column, of its own micro-batches."""
+def _with_order(worker: Worker, order: Sequence[Operation], pairs: Collection[int]) -> Worker:
+    """A worker with the order and the pairs of its column, of its own micro-batches."""
     own = (one._replace(pipeline=worker.pipeline) for one in order)
-    return replace(worker, order=print_order(own, worker.pipeline))
+    return replace(worker, order=print_order(own, worker.pipeline, pairs))
 
 
 def _with_orders(plan: Plan, orders: Sequence[Sequence[Sequence[Token]]]) -> Plan:

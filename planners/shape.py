@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -75,8 +75,8 @@ class Shape:
     A worker is `tensor_parallel` GPUs, where that is a number; else it has one entry a stage. With several `chunks` it
     holds so many virtual stages, by the placement: `pp` is the number of columns then, limits are those of columns, and
     link i lies between columns i and i + 1, whichever virtual stages send over it. A loop has one link more, from the
-    last column back to the first: number `pp - 1`. With `overlap` workers may run a
-    forward and a full backward side by side, as fast as the profile says.
+    last column back to the first: number `pp - 1`. With `overlap` workers may run a forward and a full backward side by
+    side, as fast as the profile says.
 
     Raises:
         InvalidInputError: it is larger than any job, or has degrees for another number of stages.
@@ -90,7 +90,9 @@ class Shape:
     tensor_parallel: Degrees = 1
     placement: PlacementName = "plain"
     chunks: int = 1
-    overlap: bool = False
+    overlap: bool | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"overlap"})  # digests of jobs without it stay as they were
 
     def __post_init__(self) -> None:
         self._require(LARGEST_JOB)
@@ -210,18 +212,24 @@ def template_of(profile: Profile, shape: Shape) -> Template:
     else:
         template = cut_chunks(profile, shape.columns, shape.dp, shape.degree)
     made = with_limits_and_delays(template, shape.memory_limit_bytes, common)
-    return replace(made, overlap=_overlap_of(profile)) if shape.overlap else made
+    return with_overlap(made, profile, shape)
 
 
-def _overlap_of(profile: Profile) -> float:
-    """What a profile says that pairs of passes take; raises InvalidInputError where it does not."""
+def with_overlap(template: Template, profile: Profile, shape: Shape) -> Template:
+    """A template with what pairs of passes take, if a shape has them.
+
+    Raises:
+        InvalidInputError: the profile does not say it.
+    """
+    if not shape.overlap:
+        return template
     if profile.overlap is None:
         raise InvalidInputError(
             "the profile does not say what a forward and a backward side by side take",
             where="--overlap",
             fix="measure it (rtk profile --overlap), or write overlap, such as 0.8, into the profile",
         )
-    return profile.overlap
+    return replace(template, overlap=profile.overlap)
 
 
 def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:
@@ -246,9 +254,10 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placem
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     shape.require_plannable()
-    template = (
-        template_of(profile, shape) if placement is None else cut_chunks(profile, placement, shape.dp, shape.degree)
-    )
+    if placement is None:
+        template = template_of(profile, shape)
+    else:
+        template = with_overlap(cut_chunks(profile, placement, shape.dp, shape.degree), profile, shape)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},

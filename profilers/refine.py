@@ -357,19 +357,20 @@ def refine(profile: Profile, runs: Sequence[MeasuredRun]) -> Refinement:
 
 def _overlap_of(runs: Sequence[MeasuredRun], readings: Sequence[OperationReading]) -> float | None:
     """What pairs took over their passes one after the other; None where nothing of it was measured."""
-    alone_s = {(one.run, one.layers, one.tensor_parallel, one.operation): one.measured_s for one in readings}
+    alone_s: dict[tuple[int, Layers, int, str], float] = {
+        (one.run, one.layers, one.tensor_parallel, one.operation): one.measured_s for one in readings
+    }
     ratios = []
     for number, run in enumerate(runs):
         for pair in run.pairs():
             spans = [run.timeline.spans[place] for place in pair]
             held = [run.seats[seat_of(span)] for span in spans]
-            keys = [
-                (number, one.layers, one.tensor_parallel, span.op.lstrip(DIGITS)[0])
+            passes_s = [
+                alone_s.get((number, one.layers, one.tensor_parallel, span.op.lstrip(DIGITS)[0]), 0.0)
                 for one, span in zip(held, spans, strict=True)
             ]
-            apart_s = sum(alone_s.get(key, 0.0) for key in keys)
-            if all(alone_s.get(key) for key in keys):
-                ratios.append((spans[0].end_s - spans[0].start_s) / held[0].slowdown / apart_s)
+            if all(passes_s):
+                ratios.append((spans[0].end_s - spans[0].start_s) / held[0].slowdown / sum(passes_s))
     return told_overlap(median(ratios)) if ratios else None
 
 

@@ -321,7 +321,9 @@ def _exchanges(
 ) -> Iterator[Instruction]:
     """A worker's operations and what it receives and sends for them; it does neither to itself."""
     stages, only = plan.template_of(worker.pipeline).stages, plan.seats_of(worker)[0]
-    pairs, ahead = worker.pairs(), None
+    pairs = worker.pairs()
+    # The forward of a pair, with what goes before and after.
+    ahead: tuple[list[Receive], Compute, list[Send]] | None = None
     for place, operation in enumerate(worker.operations()):
         kind, pipeline, microbatch, named = operation
         stage, layers = (only, None) if named is None else (named, stages[named].layers)
@@ -329,7 +331,7 @@ def _exchanges(
         exchanges = kind != "W"
         source = executor.get((pipeline, microbatch, before)) if exchanges else None
         target = executor.get((pipeline, microbatch, after)) if exchanges else None
-        received, sent = [], []
+        received, sent = list[Receive](), list[Send]()
         if source is not None and source is not worker:
             received.append(Receive(_message(operation, min(stage, before)), rank[source.name]))
         if target is not None and target is not worker:
@@ -340,10 +342,16 @@ def _exchanges(
         if place in pairs:  # goes with the operation behind it
             ahead = received, own, sent
         elif ahead is None:
-            yield from (*received, own, *sent)
+            yield from received
+            yield own
+            yield from sent
         else:
             needed, forward, then = ahead
-            yield from (*needed, *received, Pair(forward, own), *then, *sent)
+            yield from needed
+            yield from received
+            yield Pair(forward, own)
+            yield from then
+            yield from sent
             ahead = None
 
 

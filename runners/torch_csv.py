@@ -2,9 +2,10 @@
 
 Row i is rank i, which holds stage i, or several stages, of which the rows say which; its cells are operations
 `<stage><OP><micro-batch>`, such as `2F0`, in order of execution; an empty cell is a bubble; there is no header. Pairs
-that torch may overlap, `(5F7;2B3)OVERLAP_F_B`, are read as one operation after the other. A `compute_only` file holds
-operations, and torch's runtime adds the communication itself when it loads one (`_PipelineScheduleRuntime._load_csv`);
-torchtitan takes one as `pipeline_parallel_schedule_csv`. A `compute_comms` file says the communication as well.
+that torch overlaps, `(5F7;2B3)OVERLAP_F_B`, are those of plans, where they are a forward and a full backward. A
+`compute_only` file holds operations, and torch's runtime adds the communication itself when it loads one
+(`_PipelineScheduleRuntime._load_csv`); torchtitan takes one as `pipeline_parallel_schedule_csv`. A `compute_comms` file
+says the communication as well; here it has the operations of a pair one after the other.
 
 Such a file belongs to the ranks of one pipeline and holds orders, nothing else. A plan whose meaning lies in more than
 one order a column cannot be written; what merely describes the orders (times, limits, predictions) is left out, and
@@ -14,7 +15,7 @@ Torch's own parser reads `0F1xyz` as `0F1`; this one refuses it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -51,12 +52,18 @@ class TorchOrders:
     Attributes:
         orders: of each rank, as a worker of pipeline 0 has them.
         placement: the stages of each rank; None where rank i holds stage i alone.
-        pairs: how many pairs to be overlapped there were, which stand one after the other in the orders.
+        pairs: of each rank, the places of the operations that are to overlap with the one behind them.
     """
 
     orders: tuple[tuple[Operation, ...], ...]
     placement: Placement | None
-    pairs: int
+    pairs: tuple[frozenset[int], ...]
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether each pair is a forward, and behind it a full backward: others a plan has one after the other."""
+        ranks = zip(self.orders, self.pairs, strict=True)
+        return all(order[at].kind == "F" and order[at + 1].kind == "B" for order, own in ranks for at in own)
 
 
 def to_torch_csv(plan: Plan) -> str:
@@ -77,7 +84,7 @@ def to_torch_csv(plan: Plan) -> str:
             their orders, or the optimizer is staggered: a CSV cannot say so.
     """
     _refuse_what_is_no_order(plan)
-    return _written(map(str, order) for order in _orders(plan))
+    return _written(_cells_of(order, own) for order, own in zip(_orders(plan), _pairs(plan), strict=True))
 
 
 def to_torch_comms_csv(plan: Plan) -> str:
@@ -213,6 +220,7 @@ def not_carried(plan: Plan) -> list[str]:
         "slowdowns": any(worker.slowdown is not None for worker in plan.workers),
         "the number of pipelines": len(plan.pipelines) > 1,
         "the prediction": plan.prediction is not None,
+        "what pairs of passes take": plan.may_pair,
     }
     return [name for name, is_said in said.items() if is_said]
 
@@ -233,13 +241,15 @@ def from_torch_csv(text: str, source: str) -> TorchOrders:
     rank_of: dict[int, int] = {}
     first_at: dict[int, str] = {}  # where each stage stands first
     rows: list[list[TorchToken]] = []
-    pairs = 0
+    pairs: list[set[int]] = []
     for rank, line in enumerate(text.rstrip().split("\n")):
         rows.append([])
+        pairs.append(set())
         for cell, column in _cells(line):
             where = f"{source}, line {rank + 1} column {column}"
             found = _parse_cell(cell, where)
-            pairs += len(found) > 1
+            if len(found) > 1:
+                pairs[-1].add(len(rows[-1]))
             for one in found:
                 if rank_of.setdefault(one.stage, rank) != rank:
                     raise InvalidInputError(
@@ -262,7 +272,7 @@ def from_torch_csv(text: str, source: str) -> TorchOrders:
     placement = tuple(tuple(sorted({one.stage for one in row})) for row in rows)
     is_plain = placement == plain_placement(len(rows))
     orders = (_as_operations(row, several=len(held) > 1) for row, held in zip(rows, placement, strict=True))
-    return TorchOrders(tuple(orders), None if is_plain else placement, pairs)
+    return TorchOrders(tuple(orders), None if is_plain else placement, tuple(map(frozenset, pairs)))
 
 
 def _as_operations(row: Sequence[TorchToken], several: bool) -> tuple[Operation, ...]:
@@ -278,9 +288,23 @@ def _orders(plan: Plan, pipeline: int = 0) -> list[list[TorchToken]]:
     ]
 
 
+def _pairs(plan: Plan, pipeline: int = 0) -> list[frozenset[int]]:
+    """The pairs in each rank's order."""
+    return [worker.pairs() for worker in plan.workers if worker.pipeline == pipeline]
+
+
 def _waits(one: TorchToken, stages: int) -> bool:
     """Whether an operation takes what another stage has made."""
     return one.stage > 0 if one.kind == "F" else one.kind != "W" and one.stage < stages - 1
+
+
+def _cells_of(order: Sequence[TorchToken], pairs: Collection[int]) -> Iterator[str]:
+    """The cells of an order, two operations in one for each pair."""
+    for place, one in enumerate(order):
+        if place in pairs:
+            yield f"({one};{order[place + 1]})OVERLAP_F_B"
+        elif place - 1 not in pairs:
+            yield str(one)
 
 
 def _written(rows: Iterable[Iterable[str]]) -> str:
@@ -297,9 +321,9 @@ def _refuse_what_is_no_order(plan: Plan) -> None:
         if rerouted is not None:
             what = f"a re-routed micro-batch ({print_operation(rerouted, worker.pipeline)} on worker {worker.name})"
             raise _cannot_carry(what, f"/workers/{number}/order")
-    first = _orders(plan)
+    first = _orders(plan), _pairs(plan)
     for k in range(1, len(plan.pipelines)):
-        if _orders(plan, k) != first:
+        if (_orders(plan, k), _pairs(plan, k)) != first:
             raise _cannot_carry(f"pipelines whose orders differ ({k} from 0)", f"/pipelines/{k}")
 
 

@@ -165,11 +165,19 @@ class _OrderColumns(TimedColumns):
         if self.is_paired is None:
             return alone_s
         forward = np.flatnonzero(self.is_paired)
-        own = [self.plan.template_of(worker.pipeline).overlap or 1.0 for worker in self.plan.workers]
-        f_s, b_s = alone_s[forward], alone_s[forward + 1]
-        together_s = np.array(own)[self.worker[forward]] * (f_s + b_s)
-        alone_s[forward], alone_s[forward + 1] = np.maximum(np.maximum(f_s, b_s), together_s), 0.0
+        alone_s[forward], alone_s[forward + 1] = self._pairs_s(forward), 0.0
         return alone_s
+
+    def _pairs_s(self, forward: Ints) -> Floats:
+        """What the pairs of these forwards take in s."""
+        plan = self.plan
+        usual_s = np.array([[plan.template_of(plan.workers[n].pipeline).stages[v].duration_s(kind) for kind in KINDS]
+                            for n, v in self.seats])  # fmt: skip
+        f_s, b_s = (usual_s[self.seat[rows], self.kind[rows]] for rows in (forward, forward + 1))
+        factors = [(plan.template_of(one.pipeline).overlap or 1.0, one.slowdown or 1.0) for one in plan.workers]
+        overlap, slowdown = np.array(factors)[self.worker[forward]].T
+        found: Floats = np.maximum(np.maximum(f_s, b_s), overlap * (f_s + b_s)) * slowdown
+        return found
 
     @cached_property
     def durations_s(self) -> Floats:
@@ -262,6 +270,7 @@ def check_plan(plan: Plan) -> list[Violation]:
             message = f"{table.name(later[cell])} comes before {table.name(earlier[cell])}, which it needs"
             problems.append(Violation(table.path(later[cell]), message))
     problems += _against_the_stages(table) if plan.is_placed else []
+    problems += _beside_itself(table)
     if problems:
         return problems
     times = propagate(table, *_messages(cells, forward, backward))
@@ -431,6 +440,18 @@ def _against_the_stages(table: _OrderColumns) -> list[Violation]:
             message = f"{table.name(a)} comes before {table.name(b)}, which it needs"
             problems.append(Violation(table.path(a), message))
     return problems
+
+
+def _beside_itself(table: _OrderColumns) -> list[Violation]:
+    """Pairs of a forward and the backward of the same micro-batch, which waits for it."""
+    if table.is_paired is None:
+        return []
+    rows = np.flatnonzero(table.is_paired)
+    alike = (table.microbatch[rows] == table.microbatch[rows + 1]) & (table.pipeline[rows] == table.pipeline[rows + 1])
+    return [
+        Violation(table.path(row), f"{table.name(row + 1)} runs beside {table.name(row)}, which it needs")
+        for row in map(int, rows[alike])
+    ]
 
 
 @dataclass(frozen=True)

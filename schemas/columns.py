@@ -152,6 +152,18 @@ class TimelineColumns:
         return found if self.stage is None else np.where(self.stage == NONE, found, self.stage)
 
     @cached_property
+    def half(self) -> "Ints":
+        """Of a forward and a backward side by side 1 and 2: the halves of a row that they are drawn in; else 0."""
+        half = np.zeros(len(self), dtype=np.int64)
+        order = np.lexsort((self.kind, self.end_s, self.start_s, self.worker))
+        one, other = order[:-1], order[1:]
+        alike = (self.worker[one] == self.worker[other]) & (self.start_s[one] == self.start_s[other])
+        alike &= (self.end_s[one] == self.end_s[other]) & (self.start_s[one] < self.end_s[one])
+        alike &= (self.kind[one] == KINDS.index("F")) & (self.kind[other] == KINDS.index("B"))
+        half[one[alike]], half[other[alike]] = 1, 2
+        return half
+
+    @cached_property
     def is_again(self) -> "Flags":
         """Whether each span was run again for its message alone, and added nothing to the gradients."""
         if self.suffix is None:

@@ -18,7 +18,7 @@ _GIGABIT = 1e9 / 8
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineKind:
     """A kind of node.
 
     Attributes:
@@ -50,7 +50,7 @@ def cards(count: int, rate_bytes_per_s: float, gpus: int) -> tuple[Connection, f
     return Connection(NETWORK_LATENCY_S, reached * max(1.0, count / gpus)), reached * count
 
 
-def machine(name: str, where: str) -> Machine:
+def machine(name: str, where: str) -> MachineKind:
     """A machine by its name, whatever its case and separators.
 
     Raises:
@@ -72,12 +72,12 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _of_cards(gpu: str, count: int, gigabits_per_s: float, gpus: int = 8) -> Machine:
+def _of_cards(gpu: str, count: int, gigabits_per_s: float, gpus: int = 8) -> MachineKind:
     """A node by its network cards, of so many Gb/s each."""
-    return Machine(gpu, gpus, *cards(count, gigabits_per_s * _GIGABIT, gpus))
+    return MachineKind(gpu, gpus, *cards(count, gigabits_per_s * _GIGABIT, gpus))
 
 
-MACHINES: Mapping[str, Machine] = {
+MACHINES: Mapping[str, MachineKind] = {
     # NVIDIA DGX user guides: ConnectX-6 HDR cards of the DGX A100 for the cluster, ConnectX-7 NDR ones of the later.
     "dgx-a100": _of_cards("a100-sxm", 8, 200),
     "dgx-h100": _of_cards("h100-sxm", 8, 400),
@@ -104,6 +104,6 @@ MACHINES: Mapping[str, Machine] = {
     # Jean Zay (IDRIS), where BigScience trained: four Omni-Path links of 100 Gb/s a node. In one ring all-reduces
     # reached 5.06 GB/s over four nodes of A100, and 7 GB/s over sixteen of V100 (benchmarks of that project). What all
     # rings of a node have together is fitted to its 47 iterations on 384 A100: comparing with these tests other things.
-    "jean-zay-a100": Machine("a100-sxm", 8, Connection(30e-6, 5.06e9), 9.2e9),
-    "jean-zay-v100": Machine("v100-sxm", 4, Connection(30e-6, 7e9), 9.2e9),
+    "jean-zay-a100": MachineKind("a100-sxm", 8, Connection(30e-6, 5.06e9), 9.2e9),
+    "jean-zay-v100": MachineKind("v100-sxm", 4, Connection(30e-6, 7e9), 9.2e9),
 }

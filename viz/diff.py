@@ -14,7 +14,7 @@ from ..schemas.orders import Operation, print_operation
 from ..schemas.placement import placement_words
 from ..schemas.plan import Layers, Link, Pipeline, Plan, Template, Worker
 from ..schemas.quantities import print_bytes, print_change, print_number, print_percent, print_rate, print_time
-from ..schemas.text import joined, listed
+from ..schemas.text import counted, joined, listed
 
 Microbatch = tuple[int, int]
 Cell = tuple[int, int, int | None]  # a micro-batch, at a virtual stage where operations name theirs
@@ -485,6 +485,10 @@ def order_changes(a: Plan, b: Plan) -> Iterator[Difference]:
         if before.failed or after.failed or next(held) != next(held):
             continue
         old, new = before.operations(), after.operations()
+        if old == new and before.pairs() != after.pairs():
+            there, here = (counted(len(worker.pairs()), "pair") for worker in (before, after))
+            words = f"worker {after.name} runs {here} of passes side by side, not {there}"
+            yield Difference(f"/workers/{index}/order", "order", before.order, after.order, words)
         if old != new:
             pairs = enumerate(zip(old, new, strict=False))
             place = next((place for place, (was, now) in pairs if was != now), min(len(old), len(new)))

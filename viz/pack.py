@@ -5,7 +5,7 @@ columns of all spans one after the other. Columns of numbers are split in four p
 several times as well as the numbers themselves. Rows stand in the header's order, each with its spans by start:
 
     kind        1 byte: the place in the header's `kinds`
-    flags       1 byte: REROUTED, LOST, AGAIN, PART, FED, STAGED
+    flags       1 byte: REROUTED, LOST, AGAIN, PART, FED, STAGED, and UPPER or LOWER of two side by side
     microbatch  4 planes: the difference from the one before of this kind in the row
     gap         4 planes: from the end of the span before in the row to its start, in ticks; it may be negative
     takes       4 planes: from start to end, in ticks
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-REROUTED, LOST, AGAIN, PART, FED, STAGED = 1, 2, 4, 8, 16, 32
+REROUTED, LOST, AGAIN, PART, FED, STAGED, UPPER, LOWER = 1, 2, 4, 8, 16, 32, 64, 128
 MOST_TICKS = 2_000_000_000  # so that a time has 32 bits
 LEVEL = 7
 
@@ -126,6 +126,7 @@ def _suffix(columns: TimelineColumns, suffixes: list[str]) -> "Ints":
 
 def _flags(columns: TimelineColumns) -> "Ints":
     flags: Ints = REROUTED * columns.is_rerouted + LOST * lost_of(columns) + AGAIN * columns.is_again
+    flags += UPPER * (columns.half == 1) + LOWER * (columns.half == 2)
     flags += 0 if columns.suffix is None else PART * (columns.suffix > 0)
     flags += 0 if columns.stage is None else STAGED * (columns.stage != NONE)
     return flags if columns.is_fed is None else flags + FED * columns.is_fed

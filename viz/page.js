@@ -8,7 +8,7 @@ window.rtk.ready = (async () => {
   const data = await unpack(element("data").textContent.trim());
   const { head, tracks, kind, flags, microbatch, pipeline, suffix, chunk, iteration, start, end, latest } = data;
   const tick = head.tick_s, kinds = head.kinds, tints = Math.max(head.chunks.length, 1), several = head.labels.length > 1;
-  const REROUTED = 1, LOST = 2, AGAIN = 4, PART = 8, FED = 16, STAGED = 32, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
+  const REROUTED = 1, LOST = 2, AGAIN = 4, PART = 8, FED = 16, STAGED = 32, UPPER = 64, LOWER = 128, FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif";
   const AXIS = 30, MARK_LINE = 15, MARK_LINES = 3, BAND = 34, HEAD = 22, SNAP = 3, PAD = 10;
   const fullEnd = head.end_s || 1;
   const state = {
@@ -433,6 +433,12 @@ window.rtk.ready = (async () => {
     if (state.query) drawFound(item, first, stop, y);
   }
 
+  // Where a bar begins and how high it is; of two side by side each has half a row.
+  function acrossOf(i, item, y) {
+    const whole = item.height * kinds[kind[i]].height, up = y + (item.height - whole) / 2;
+    return flags[i] & UPPER ? [up, whole / 2] : flags[i] & LOWER ? [up + whole / 2, whole / 2] : [up, whole];
+  }
+
   function drawBars(item, first, stop, y) {
     const shades = tints * kinds.length, dim = state.query ? 2 * shades : 0, scaleX = (width - left - right) / span(), from = state.from;
     const shiftX = left - from * scaleX, perTick = tick * scaleX, most = width - right;
@@ -445,7 +451,7 @@ window.rtk.ready = (async () => {
       if (b < left || a > most) continue;
       a = Math.max(a, left);
       b = Math.min(b, most);
-      const share = kinds[k].height, high = item.height * share, up = y + (item.height - high) / 2;
+      const share = kinds[k].height, [up, high] = acrossOf(i, item, y);
       const wanted = k + kinds.length * chunk[i] + (flags[i] & LOST ? shades : 0) + dim;
       if (wanted !== colour) pen.fillStyle = theme.css[(colour = wanted)];
       const length = b - a;
@@ -465,14 +471,15 @@ window.rtk.ready = (async () => {
         pen.fillRect(a, up, length - 0.6, high);
         colour = -1;
       }
-      if (length > 9 && share > 0.6 && item.height > 11) words.push(i, a, length);
+      if (length > 9 && share > 0.6 && high > (flags[i] & (UPPER | LOWER) ? 9 : 0) && item.height > 11) words.push(i, a, length);
     }
     pen.font = `11px ${FONT}`;
     pen.textAlign = "center";
     for (let n = 0; n < words.length; n += 3) {
       const label = labelOf(words[n]), length = words[n + 2];
       pen.fillStyle = state.query ? theme.faint : flags[words[n]] & AGAIN ? theme.ink : "#1f2430";
-      if (length > label.length * 6.4 + 3) pen.fillText(label, words[n + 1] + length / 2, y + item.height / 2 + 0.5);
+      const [up, high] = acrossOf(words[n], item, y);
+      if (length > label.length * 6.4 + 3) pen.fillText(label, words[n + 1] + length / 2, up + high / 2 + 0.5);
     }
   }
 
@@ -514,7 +521,7 @@ window.rtk.ready = (async () => {
     for (let i = first; i < stop; i++) {
       if (state.hidden.has(kind[i]) || !isFound(i, item)) continue;
       const [x, length] = clipTime(start[i] * tick, end[i] * tick), wide = Math.max(length, 2);
-      const high = item.height * kinds[kind[i]].height, up = y + (item.height - high) / 2;
+      const [up, high] = acrossOf(i, item, y);
       pen.fillStyle = theme.css[kind[i] + kinds.length * chunk[i]];
       pen.fillRect(x, up, wide, high);
       if (flags[i] & REROUTED) (pen.fillStyle = theme.hatch), pen.fillRect(x, up, wide, high);
@@ -528,7 +535,7 @@ window.rtk.ready = (async () => {
         pen.font = `11px ${FONT}`;
         pen.textAlign = "center";
         pen.fillStyle = "#1f2430";
-        pen.fillText(label, x + wide / 2, y + item.height / 2 + 0.5);
+        pen.fillText(label, x + wide / 2, up + high / 2 + 0.5);
       }
     }
   }

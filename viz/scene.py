@@ -106,7 +106,8 @@ class Bar:
     `stage` is the virtual stage that it names.
 
     One that is `lost` was done again later; one that is run `again` is so for its message alone; one that is `fed`
-    begins with a message that was kept and is sent again.
+    begins with a message that was kept and is sent again. Of two side by side one has `half` 1, the upper one of the
+    row, the other 2; all others 0.
     """
 
     row: Row
@@ -119,6 +120,14 @@ class Bar:
     lost: bool = False
     again: bool = False
     fed: bool = False
+    half: int = 0
+
+    def across(self, height: float) -> tuple[float, float]:
+        """Where it begins and ends, in row heights from the top of the chart, if a whole bar is so high."""
+        margin = (1 - height) / 2
+        top, stop = self.row.top + margin, self.row.top + 1 - margin
+        middle = (top + stop) / 2
+        return (middle, stop) if self.half == 2 else (top, middle) if self.half == 1 else (top, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,14 +333,16 @@ def _bars(timelines: Sequence[LabelledColumns], rows: tuple[Row, ...], chunks: i
             lost,
             again,
             fed,
+            half,
         )
         for index, (_, columns) in enumerate(timelines)
-        for span, chunk, lost, again, fed in zip(
+        for span, chunk, lost, again, fed, half in zip(
             timeline_from(columns).spans,
             columns.chunk.tolist(),
             lost_of(columns).tolist(),
             columns.is_again.tolist(),
             [False] * len(columns) if columns.is_fed is None else columns.is_fed.tolist(),
+            columns.half.tolist(),
             strict=True,
         )
         for kind, operation in [(kind_of(span), operation_of(span.worker, span.op))]

@@ -68,6 +68,7 @@ def terminal_gantt(timeline: Drawable, width: int, label: str = "") -> Text:
         (any(bar.rerouted for bar in scene.bars),
          "F1.3: forward of micro-batch 3 re-routed from pipeline 1; f where that does not fit"),
         (any(bar.again for bar in scene.bars), "F2~: run again for its message alone"),
+        (any(bar.half for bar in scene.bars), "where a forward and a backward run side by side F is drawn first"),
         (hidden > 0, f"{hidden} operations are shorter than a column and not shown"),
         (bool(scene.title), scene.title.strip()),
     )  # fmt: skip
@@ -102,6 +103,8 @@ def _cells(
         cells[first:stop] = [(" ", "")] * (stop - min(first, columns))
     for bar in sorted(bars, key=lambda bar: bar.span.start_s):
         first, stop = round(bar.span.start_s * scale), round(bar.span.end_s * scale)
+        middle = (first + stop) // 2
+        first, stop = (middle if bar.half == 2 else first), (middle if bar.half == 1 else stop)
         hidden += first == stop
         cells[first:stop] = _drawn(bar, stop - first, says_stage)
     return cells, hidden

@@ -178,9 +178,9 @@ def _box(bar: Bar) -> DrawnBox:
         f"{print_time(span.end_s)}, takes {print_time(span.end_s - span.start_s)}"
     ) + (", in vain: done again later" if bar.lost else ", again: for its message alone" if bar.again else "")
     tip += ", begins with a kept message, sent again" if bar.fed else ""
-    margin = (1 - look.height) / 2
+    tip += ", side by side with another" if bar.half else ""
     return DrawnBox(
-        span.start_s, span.end_s, bar.row.top + margin, bar.row.top + 1 - margin,
+        span.start_s, span.end_s, *bar.across(look.height),
         AGAIN_GROUND if bar.again else bar.colour, (bar.label,), tip=tip, hatched=bar.rerouted,
         opacity=LOST_OPACITY if bar.lost else 1.0, edge=bar.colour if bar.again else None, edge_width=AGAIN_FRAME,
         gap=0.5, notch=FED_EDGE if bar.fed else 0.0,

@@ -316,7 +316,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
     alike = one_of_each(plan)
     evaluation = evaluate(alike.plan)
     names = [alike.names_of(number)[0] for number in range(len(alike.plan.workers))]
-    if plan.is_placed:
+    if plan.is_placed or plan.may_pair:
         bound, found = weigh_placed(alike, evaluation, names, effort, searches)
     else:
         problem = problem_of(alike.plan)
@@ -331,7 +331,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
     for worker, row in zip(alike.plan.workers, evaluation.operations, strict=True):
         if not worker.failed:
             many = len(alike.pipelines[worker.pipeline])
-            busy_s += many * sum(timed.end_s - timed.start_s for timed in row)
+            busy_s += many * sum(timed.end_s - timed.start_s for timed in row if not timed.is_beside)
             room_s += many * evaluation.iteration_time_s
     return Explanation(
         counts="period" if plan.optimizer == "staggered" else "makespan",
@@ -349,13 +349,15 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         bound=bound,
         busiest=_busiest(evaluation, names.index(bound.worker), names),
         what_if=found,
-        troubles=None if plan.is_placed else troubles_of(plan),
+        troubles=None if plan.is_placed or plan.may_pair else troubles_of(plan),
     )
 
 
 def _busiest(evaluation: OrderEvaluation, preferred: int, names: list[str]) -> Busiest:
     plan = evaluation.plan
-    work_s = [fsum(timed.end_s - timed.start_s for timed in row) for row in evaluation.operations]
+    work_s = [
+        fsum(timed.end_s - timed.start_s for timed in row if not timed.is_beside) for row in evaluation.operations
+    ]
     most_s = max(work_s) * (1 - ROUNDING)
     number = preferred if work_s[preferred] >= most_s else next(n for n, s in enumerate(work_s) if s >= most_s)
     row, worker = evaluation.operations[number], plan.workers[number]
@@ -364,7 +366,7 @@ def _busiest(evaluation: OrderEvaluation, preferred: int, names: list[str]) -> B
     # Of each pause between operations, what the sender still computed, and what the message travelled.
     gaps: list[tuple[float, float]] = []
     for ahead, timed in pairwise(row):
-        if timed.waited_for_message:
+        if timed.waited_for_message and not timed.is_beside:
             sent_s = max(evaluation.before[timed].end_s, ahead.end_s)
             gaps.append((sent_s - ahead.end_s, timed.start_s - sent_s))
     before_s = row[0].start_s - start_s

@@ -51,7 +51,10 @@ def weigh_placed(
     plan = alike.plan
     used = {pipeline.template for pipeline in plan.pipelines}
     if len(used) > 1:
-        works_s = [math.fsum(timed.end_s - timed.start_s for timed in row) for row in evaluation.operations]
+        works_s = [
+            math.fsum(timed.end_s - timed.start_s for timed in row if not timed.is_beside)
+            for row in evaluation.operations
+        ]
         most_s = max(works_s)
         busiest = BindingBound(most_s, 0.0, most_s, 0.0, names[works_s.index(most_s)], most_s, None, 0.0, ())
         return busiest, WhatIfReport(evaluation.iteration_time_s, 0.0, most_s, False, (), 0)

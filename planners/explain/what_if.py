@@ -429,7 +429,8 @@ def one_of_each(plan: Plan) -> Alike:
         pipeline = list(members)
         slow = tuple(worker.slowdown or 1.0 for worker, _ in pipeline)
         tokens = tuple(tuple((op.kind, op.microbatch, op.stage) for op in operations) for _, operations in pipeline)
-        alike = found.setdefault((plan.pipelines[k].template, plan.links_of(k), slow, tokens), [])
+        beside = tuple(worker.pairs() for worker, _ in pipeline)
+        alike = found.setdefault((plan.pipelines[k].template, plan.links_of(k), slow, tokens, beside), [])
         if not alike:
             kept.append(pipeline)
         alike.append(k)
@@ -437,7 +438,11 @@ def one_of_each(plan: Plan) -> Alike:
         plan,
         pipelines=tuple(plan.pipelines[members[0]] for members in found.values()),
         workers=tuple(
-            replace(worker, pipeline=k, order=print_order((op._replace(pipeline=k) for op in operations), k))
+            replace(
+                worker,
+                pipeline=k,
+                order=print_order((op._replace(pipeline=k) for op in operations), k, worker.pairs()),
+            )
             for k, pipeline in enumerate(kept)
             for worker, operations in pipeline
         ),

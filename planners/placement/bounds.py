@@ -29,7 +29,8 @@ Where F and a full backward may run **side by side**, a pair that takes p of the
 the other has room for the share p / (f + b) of each, one behind the other: F from its start, the backward up to its
 end. So all of the above holds with operations that much shorter where they take up their worker
 (`PlacedProblem.shares`), and as long as ever on the way of a micro-batch, for in a pair no pass is shorter than alone.
-W is looked at from when its I may start, and follows it at that share, as in the backward of a pair.
+W is looked at from when its I may start, and follows it at that share, as in the backward of a pair. Turns of two seats
+count operations one by one, so they say nothing there.
 
 `any_routing.py` is about all routings at once.
 """
@@ -348,7 +349,7 @@ class _View:
                 yield self._turns_from(group, first, [bytes_of[stage][0] for stage in stages], 0.0)
                 if is_split:
                     yield self._turns_from(group, first, [min(bytes_of[stage]) for stage in stages], first_w_s)
-            if is_split:
+            if is_split and all(seat.share == 1 for seats in group for seat in seats):  # not where passes overlap
                 for seats in group:
                     for x, y in combinations(seats, 2):
                         yield from self._turns_of_two(x, y, min(*bytes_of[x.part.stage], *bytes_of[y.part.stage]))
@@ -370,8 +371,8 @@ class _View:
 
     def _turns_of_two(self, x: _Seat, y: _Seat, kept_bytes: float) -> Iterator[tuple[float, float, float]]:
         """From F to F at y, the later of two seats, n micro-batches on at a time; each chunk holds so much until W."""
-        if not kept_bytes:
-            return
+        if not kept_bytes or min(x.share, y.share) < 1:
+            return  # what is counted here one after the other may run side by side
         chunks = floor(self._limit_bytes / kept_bytes * (1 + ROUNDING))
         apart, jobs = max(1, (chunks + 1) // 2), x.part.jobs
         (x_f, x_i, x_w), (y_f, y_i, y_w) = x.all_seconds, y.all_seconds

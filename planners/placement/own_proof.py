@@ -12,8 +12,11 @@ def ask_any_solver(plan: Plan, effort: Effort) -> tuple[int, Attempt | None]:
     """How many operations a plan has, and what the solver makes of them; None where it is not asked.
 
     Raises:
-        InvalidInputError: the solver is not installed, or it takes no placement.
+        InvalidInputError: the solver is not installed, or it takes no placement, or no pairs of passes.
     """
+    if plan.may_pair:
+        what = "exact solvers know no passes side by side"
+        raise InvalidInputError(what, where="--solver", fix="take heuristic, or a plan without --overlap")
     if not plan.is_placed:
         return ask_solver(plan, effort)
     if effort.solver == "milp":

@@ -62,6 +62,6 @@ def retimed_of(plan: Plan) -> AnyRetimed:
     """A plan's orders, with what it says to be slow.
 
     Args:
-        plan: with a placement, then of one template, or without.
+        plan: with a placement or pairs, then of one template, or without.
     """
-    return PlacedRetimed(plan) if plan.is_placed else Retimed.of(plan)
+    return PlacedRetimed(plan) if plan.is_placed or plan.may_pair else Retimed.of(plan)

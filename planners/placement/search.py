@@ -1,4 +1,4 @@
-"""From a placed problem to orders: rules, published orders, annealing of due times, and entries one by one.
+"""From a placed problem to orders: rules, published orders, annealing of due times, entries one by one, and moves.
 
 Each part stops at the proven lower bound, so most problems never see the next one.
 """
@@ -19,6 +19,7 @@ from ..scheduling.problem import Proven
 from ..scheduling.solve import Effort
 from .entries import one_by_one
 from .exact_seats import SeatCpSat
+from .moves import with_moves
 from .pairs import neighbours_paired, other_pairs
 from .published import published_orders
 from .rules import BESIDES, pace_s, paced_greedy, portfolio, side_by_side
@@ -36,8 +37,8 @@ PUBLISHED_OPERATIONS = 120_000
 RULES_OPERATIONS = 10_000_000
 HURRIED_OPERATIONS = 600_000
 ANNEALED_OPERATIONS = 12_000_000
-# By what factor the best must lie above the bound for entries to be chosen one by one.
-WIDE_GAP = 1.03
+# By what factor the best must lie above the bound for entries to be chosen one by one, and for single moves.
+WIDE_GAP = 1.01
 # From how many of the best rules annealing begins, and how many others each tries at most.
 STARTS = 3
 ANNEALING_RUNS = 6000
@@ -98,6 +99,7 @@ def solve(
         lambda best: _try_rules(problem, rules[FIRST_LOOK:], best),
         lambda best: _anneal(problem, known or rules, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _try_entries(problem, best, effort.seed) if anneals and not is_hurried else best,
+        lambda best: _try_moves(problem, best, effort.seed) if anneals and not is_hurried else best,
         lambda best: _polish(problem, best, effort) if problem.overlap == 1 else _repaired(problem, best),
     )
     for part in parts:
@@ -194,6 +196,15 @@ def _anneal_from(
         if other_s < best.value_s:
             best = _better(best, other_s, scheduler.orders(), "annealing")
     return best
+
+
+def _try_moves(problem: PlacedProblem, best: PlacedSolution, seed: int) -> PlacedSolution:
+    """The best orders that moves of single operations lead to, where a gap is left that is worth it and no passes run
+    side by side: pairs would be torn apart."""
+    if problem.overlap < 1 or best.value_s <= best.bound_s * WIDE_GAP:
+        return best
+    orders = with_moves(problem, best.orders, best.bound_s, random.Random(seed))
+    return _better(best, SeatScheduler(problem).value_s(orders), orders, "moves")
 
 
 def _neighbour(rules: DueTimes, whole_s: float, chance: random.Random) -> DueTimes:

@@ -313,7 +313,7 @@ class Bamboo:
     @property
     def _rings(self) -> Rings:
         """How gradients are summed: each pipeline has whole nodes."""
-        return rings_of_nodes(self._job.profile.network, self._job.workers_per_node * self._job.shape.degree)
+        return rings_of_nodes(self._job.profile.network, self._job.gpus_per_node)
 
     @property
     def _most_rows(self) -> int:

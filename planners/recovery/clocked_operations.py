@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.plan import Plan
-from ..placement.problem import ordered_placed_problem
+from ..placement.problem import ordered_placed_problem, unpaired
 from ..placement.scheduler import SeatScheduler
 from ..scheduling.problem import KINDS, Parts, ordered_problem_of, parts_of
 from ..scheduling.retime import Retimer
@@ -69,7 +69,7 @@ def clocked(plan: Plan) -> ClockedOperations:
     Args:
         plan: with what is slow in it; of one template if that has a placement.
     """
-    return _placed_times(plan) if plan.is_placed else _plain_times(plan)
+    return _placed_times(plan) if plan.is_placed or plan.may_pair else _plain_times(plan)
 
 
 def _plain_times(plan: Plan) -> ClockedOperations:
@@ -93,7 +93,7 @@ def _placed_times(plan: Plan) -> ClockedOperations:
     scheduler = SeatScheduler(problem.with_objective(False))
     makespan_s = scheduler.value_s(orders)
     start_s, end_s = scheduler.operations_s
-    cell, kind = np.divmod(np.array([code for order in orders for code in order]), KINDS)
+    cell, kind = np.divmod(np.concatenate([unpaired(order)[0] for order in orders]), KINDS)
     job, stage = np.divmod(cell, problem.stages)
     live = plan.live_workers()
     parts = parts_of(tuple(stage.layers for stage in plan.stages_of(worker)) for worker in live)

@@ -232,7 +232,7 @@ class OrderEvaluation:
         """
         sender = {_sent_key(timed): timed for row in self.operations for timed in row}
         last = _last_stages(self.plan)
-        found = {}
+        found: dict[TimedOperation, TimedOperation] = {}
         for row in self.operations:
             for ahead, pair in pairwise((None, *_side_by_side(row))):
                 assert pair is not None

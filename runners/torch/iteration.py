@@ -320,36 +320,39 @@ class Iteration:
         if rank.before is not None:
             rank.before(self._computed)
         with self._timed(planned.name, rank.duration_s(one), rank.slowdown) as timed:
-            output = self._computed_message(one)
+            output = self._computed_message(one, planned.layers)
         self._output = {_MADE_BY[one.operation.kind]: output}
-        self._note_operation(one)
+        self._note_operation(one, planned.layers)
         self._spent_s += timed.end_s - timed.start_s
         self._planned_s += planned.seconds
 
     def _run_pair(self, pair: Pair) -> None:
         """Run a pair's passes side by side; the spans of both are those of the pair."""
         rank, passes = self.rank, (pair.forward, pair.backward)
+        planned = [rank.planned(one) for one in passes]
         if rank.before is not None:
             for place in range(self._computed, self._computed + 2):
                 rank.before(place)
-        forward, backward = (partial(self._computed_message, one) for one in passes)
-        (name, other), planned_s = (rank.planned(one).name for one in passes), rank.pair_s(pair)
-        with self._timed(name, planned_s * rank.own_slowdown, rank.slowdown) as timed:
+        forward, backward = (
+            partial(self._computed_message, one, own.layers) for one, own in zip(passes, planned, strict=True)
+        )
+        planned_s = rank.pair_s(pair)
+        with self._timed(planned[0].name, planned_s * rank.own_slowdown, rank.slowdown) as timed:
             outputs = rank.held.stage.side_by_side(forward, backward, self._stash(pair.backward))
-        rank.record(Span(rank.worker.name, other, timed.start_s, timed.end_s, self.number))
-        self._output = {_MADE_BY[one.operation.kind]: output for one, output in zip(passes, outputs, strict=True)}
-        for one in passes:
-            self._note_operation(one)
+        rank.record(Span(rank.worker.name, planned[1].name, timed.start_s, timed.end_s, self.number))
+        self._output = {"activation": outputs[0], "gradient": outputs[1]}
+        for one, own in zip(passes, planned, strict=True):
+            self._note_operation(one, own.layers)
         self._spent_s += timed.end_s - timed.start_s
         self._planned_s += planned_s
 
-    def _computed_message(self, one: Compute) -> torch.Tensor:
+    def _computed_message(self, one: Compute, layers: Layers) -> torch.Tensor:
         """Run an operation; gives what of it may be sent, in one piece."""
-        return message_of(self._compute(one, self.rank.planned(one).layers))
+        return message_of(self._compute(one, layers))
 
-    def _note_operation(self, one: Compute) -> None:
+    def _note_operation(self, one: Compute, layers: Layers) -> None:
         """An operation has ended, and what came of it is at hand."""
-        rank, operation, layers = self.rank, one.operation, self.rank.planned(one).layers
+        rank, operation = self.rank, one.operation
         if self.progress is not None or self._own:
             self._keep_output(made_by(operation, layers, rank.model_layers))
         self._computed += 1

@@ -131,12 +131,13 @@ class Rank:
 
     def planned(self, one: Compute) -> _Planned:
         """What the plan says of an operation."""
-        if one not in self._planned:
+        known = self._planned.get(one)
+        if known is None:
             stage = self.plan.stage_at(self.worker, one.operation)
             name = name_of_operation(one, self.worker.pipeline, stage)
             seconds = share_of(one, stage) * stage.duration_s(one.operation.kind)
-            self._planned[one] = _Planned(self.layers_of(one), name, seconds)
-        return self._planned[one]
+            known = self._planned[one] = _Planned(self.layers_of(one), name, seconds)
+        return known
 
     def pair_s(self, pair: Pair) -> float:
         """Seconds that the plan gives two passes side by side on a worker that is not slow."""

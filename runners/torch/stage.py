@@ -32,7 +32,8 @@ from .trees import (
 
 # Of a micro-batch: its mean loss, which counts 1, or (sum, count), such as (sum over tokens, tokens that count).
 Loss = Callable[[Tree, Tree], torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]]
-Made, Given = TypeVar("Made"), TypeVar("Given")  # by an F, and by a B
+Made = TypeVar("Made")  # by an F
+Given = TypeVar("Given")  # by a B
 
 
 @dataclass(frozen=True, slots=True, eq=False)

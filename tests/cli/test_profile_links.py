@@ -1,6 +1,5 @@
 """`rtk profile links` as a user calls it; what ranks do is tested in tests/runners/test_link_times.py."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,8 +94,10 @@ def test_what_was_not_measured_stays_in_the_profile(measured: str) -> None:
     old, new = Connection(1.0, 2.0), Connection(3.0, 4.0)
     profile = read_document(PROFILE, Profile)
     before = LinkSurvey((), (), Network(old, old)).into(profile)
-    after = LinkSurvey((), (), replace(Network(), **{measured: new})).into(before)
-    assert after.network == replace(Network(old, old), **{measured: new})
+    alone, both = (Network(new), Network(new, old)), (Network(None, new), Network(old, new))
+    found, expected = alone if measured == "intra_node" else both
+    after = LinkSurvey((), (), found).into(before)
+    assert after.network == expected
     assert after.layers == profile.layers
 
 

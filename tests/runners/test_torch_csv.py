@@ -31,6 +31,7 @@ from rtk.schemas.orders import Kind, Operation, Schedule, print_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from rtk.schemas.profile import Device, Layer, LayerCost, Profile
 
+from ..paired_plans import paired_plans
 from ..placed_plans import placed_plans
 
 Orders = Sequence[Sequence[tuple[Kind, int]]]
@@ -68,7 +69,8 @@ any_orders = st.lists(st.lists(st.tuples(kinds, st.integers(0, 10**9 - 1)), min_
 def read_back(text: str) -> Orders:
     """The orders of a file in which rank i holds stage i."""
     found = from_torch_csv(text, "x.csv")
-    assert (found.placement, found.pairs) == (None, 0)
+    assert found.placement is None
+    assert not any(found.pairs)
     return [[(one.kind, one.microbatch) for one in order] for order in found.orders]
 
 
@@ -90,14 +92,25 @@ def test_round_trip_with_placements(plan: Plan) -> None:
 def test_pairs_are_read_one_after_the_other(plan: Plan, data: st.DataObject) -> None:
     """Any two operations that stand one after the other may be a pair that torch overlaps; the orders stay the same."""
     text = to_torch_csv(replace(plan, optimizer="synchronous"))
-    rows, pairs = [line.split(",") for line in text.splitlines()], 0
+    rows = [line.split(",") for line in text.splitlines()]
+    pairs: list[set[int]] = []
     for row in rows:
+        pairs.append(set())
         for place in range(len(row) - 2, -1, -1):
             if ")" not in row[place + 1] and data.draw(st.booleans()):
                 row[place : place + 2] = [f"({row[place]};{row[place + 1]})OVERLAP_F_B"]
-                pairs += 1
+                pairs[-1].add(place)
     found = from_torch_csv("\n".join(map(",".join, rows)), "x.csv")
-    assert found == replace(from_torch_csv(text, "x.csv"), pairs=pairs)
+    assert found == replace(from_torch_csv(text, "x.csv"), pairs=tuple(map(frozenset, pairs)))
+
+
+@given(paired_plans(max_dp=1))
+def test_pairs_come_back_as_they_were(plan: Plan) -> None:
+    """What runs side by side in a plan of one pipeline is written as torch's pairs, and read as those."""
+    found = from_torch_csv(to_torch_csv(replace(plan, optimizer="synchronous")), "x.csv")
+    assert found.orders == tuple(worker.operations() for worker in plan.workers)
+    assert found.pairs == tuple(worker.pairs() for worker in plan.workers)
+    assert found.may_be_kept
 
 
 @given(st.data(), any_orders)

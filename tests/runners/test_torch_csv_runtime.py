@@ -7,6 +7,7 @@ parameters and last gradients beside them.
 import re
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,15 +208,18 @@ def test_torchs_own_gpipe_is_ours() -> None:
     ],
 )
 def test_torchs_own_schedules_of_several_stages_are_imported(schedule: str, placement: Placement) -> None:
-    """What torch generates for two stages a rank is a valid plan with that placement, and is written back as it was;
-    DualPipeV's pairs stand one after the other."""
+    """What torch generates for two stages a rank is a valid plan with that placement, and is written back as it was:
+    DualPipeV's pairs too, where a profile says what they take, else one after the other."""
     text = written(_schedule_visualizer.get_schedule_ops(schedule, RANKS, MICROBATCHES, num_stages_per_rank=2))
     found = from_torch_csv(text, "torch")
     assert found.placement == placement
-    assert (found.pairs > 0) == (schedule == "DualPipeV")
+    assert any(found.pairs) == (schedule == "DualPipeV")
     made = plan_from_orders(make_profile(2 * RANKS), found.orders, SHAPE, "import", "torch", found.placement)
     assert made.templates[0].placement == placement
     assert re.findall(r"\d+[FIWB]\d+", to_torch_csv(made)) == re.findall(r"\d+[FIWB]\d+", text)
+    profile, shape = replace(make_profile(2 * RANKS), overlap=0.8), replace(SHAPE, overlap=any(found.pairs))
+    kept = plan_from_orders(profile, found.orders, shape, "import", "torch", found.placement, found.pairs)
+    assert from_torch_csv(to_torch_csv(kept), "again") == found
 
 
 def written(actions: Iterable[Iterable[Any]]) -> str:

@@ -71,8 +71,11 @@ def test_columns_hold_what_the_orders_hold(orders: list[tuple[list[Operation], i
     """Many orders read at once, empty ones among them, hold the operations that they hold one by one."""
     texts, pipelines = [print_order(*order) for order in orders], [pipeline for _, pipeline in orders]
     with _read_by(way):
-        counts, *columns, stages = parse_columns(texts, pipelines, [(number,) for number in range(len(texts))])
+        counts, *columns, stages, is_paired = parse_columns(
+            texts, pipelines, [(number,) for number in range(len(texts))]
+        )
     found = [Operation(KINDS[kind], k, j) for kind, k, j in zip(*(column.tolist() for column in columns), strict=True)]
+    assert is_paired is None
     assert stages.tolist() == np.repeat(np.arange(len(texts)), counts).tolist()
     parsed = [parse_order(text, pipeline) for text, pipeline in zip(texts, pipelines, strict=True)]
     assert counts.tolist() == [len(operations) for operations in parsed]
@@ -135,7 +138,8 @@ def test_orders_of_several_virtual_stages_round_trip(drawn: list[tuple[Operation
         ("5F", (0, 5), "'5F' is not an operation"),
         ("5F1.", (0, 5), "'5F1.' is not an operation"),
         ("5f3", (0, 5), "'5f3' is not an operation"),
-        ("(5F7;2B3)", (2, 5), r"'\(5F7;2B3\)' is not an operation"),
+        ("(5F7;2B3)OVERLAP_F_B", (2, 5), r"'\(5F7;2B3\)OVERLAP_F_B' is not an operation"),
+        ("(2B3;5F7)", (2, 5), r"'\(2B3;5F7\)' is no pair of a forward and a full backward"),
         ("1000000000F3", (0, 5), "is not an operation"),
     ],
 )
