@@ -11,7 +11,7 @@ from ..profilers.analytic.software import Attention
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.profile import DataType
-from ..schemas.quantities import DURATION, SHARE, parse_time_s, print_number, print_percent, print_share, print_time
+from ..schemas.quantities import DURATION, SHARE, print_number, print_percent, print_share, print_time
 from ..schemas.text import counted
 from .console import Common, Seed, Writes, grouped, picture_ending, print_json, print_table, quantity, working
 from .options import ChunksOption, PlacementOption
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..planners.best.search import PricedShape
 
 GB = 1e9
+SHOWN = 2.0  # times as long as the best, at most, is what the chart shows: beyond that nobody looks
 HEADINGS = ("shape", "size", "again", "schedule", "iteration", "GB a GPU", "slower", "by")
 
 
@@ -118,12 +119,8 @@ def best(
     computed: ComputedOptions,
     first: Annotated[int, typer.Option("--first", min=1, help="How many shapes are shown.")] = 11,
     mtbf: Annotated[
-        str | None,
-        typer.Option(
-            "--mtbf",
-            metavar="DURATION",
-            help="Mean time between failures of a node: fastest in expectation, by replay.",
-        ),
+        float | None,
+        quantity(DURATION, "--mtbf", "Mean time between failures of a node: fastest in expectation, by replay."),
     ] = None,
     repair: Annotated[float, quantity(DURATION, "--repair", "With --mtbf: how long a node is away.")] = 3600.0,
     policy: Annotated[
@@ -131,8 +128,10 @@ def best(
     ] = "checkpoint-restart",
     chart: Annotated[
         str | None,
-        typer.Option("--chart", help="Where to draw time over memory, a point a shape: .svg, .png or .pdf."),
-        Writes("a picture"),
+        typer.Option(
+            "--chart", help="Where to write a picture of time over memory, a point a shape: .svg, .png or .pdf."
+        ),
+        Writes("an SVG picture"),
     ] = None,
     output: Annotated[
         str | None,
@@ -153,14 +152,13 @@ def best(
 
     if chart is not None:
         picture_ending(chart, (".svg", ".png", ".pdf"), "end it in .svg, .png or .pdf", "--chart")
-    mtbf_s = None if mtbf is None else parse_time_s(mtbf, "--mtbf")
     with working("searching shapes"):
         found = plan_best(
             _model(profile),
             cluster=cluster,
             batch=batch,
             **searched.given(),
-            mtbf=mtbf_s,
+            mtbf=mtbf,
             repair=repair,
             policy=policy,
             seed=seed,
@@ -289,8 +287,14 @@ def _picture(found: "BestShapes") -> Any:
             one is best,
         )
         for one in sorted(found.planned, key=lambda one: one.shape.tensor_parallel)
+        if one.iteration_time_s <= SHOWN * best.iteration_time_s
     ]
     memory_bytes = best.shape.form.profile.device.memory_bytes
     question = found.question
     title = f"{best.shape.form.profile.model.get('name', 'a model')} on {counted(question.gpus, 'GPU')}"
-    return shapes_picture(title, [next(_words(found))], points, memory_bytes)
+    left_out = len(found.planned) - len(points)
+    facts = [
+        next(_words(found)),
+        *([f"{left_out} plans that take over twice as long are not shown"] if left_out else []),
+    ]
+    return shapes_picture(title, facts, points, memory_bytes)

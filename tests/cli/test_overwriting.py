@@ -24,7 +24,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "plan adaptra --output": (("p.json", *SHAPE), "an rtk.plan"),
     "plan joint --output": (("p.json", *SHAPE), "an rtk.plan"),
     "plan best --output": (("p.json", "--cluster", "2x1", "--batch", "8"), "an rtk.plan"),
-    "plan best --chart": (("p.json", "--cluster", "2x1", "--batch", "8"), "a picture"),
+    "plan best --chart": (("p.json", "--cluster", "2x1", "--batch", "8"), "an SVG picture"),
     "plan topology --output": (("p.json", *SHAPE, "--dp", "2"), "an rtk.plan"),
     "plan slipstream --output": (("p.json", *SHAPE, "--dp", "2", "--failed", "1/0"), "an rtk.plan"),
     "plan templates --output": (("p.json", "--nodes", "4"), "an rtk.templates"),
@@ -62,7 +62,7 @@ UNTRIED = {"profile links --output", "profile refine --output", "monitor --outpu
 UNTRIED |= {"run --timeline", "run --metrics", "coordinate --timeline", "coordinate --metrics"}
 FOLDERS = {"checkpoint export --output", "sweep --output", "quickstart --output"}
 FORMS = {"checkpoint export --to", "export --to", "profile links --into"}  # what is written is said by --output
-ENDINGS = {"a web page": ".html", "a picture": ".svg", "text": ".csv", "JSON lines": ".jsonl"}
+ENDINGS = {"a web page": ".html", "an SVG picture": ".svg", "text": ".csv", "JSON lines": ".jsonl"}
 
 
 @pytest.fixture(scope="module")
