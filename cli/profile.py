@@ -290,8 +290,6 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where=f"--calibrate {analysis.calibrate}",
             fix=f"measure it with --dtype {form.dtype}",
         )
-    if cluster is None or not (cluster.network.inter_node or cluster.network.node or len(cluster.nodes) == 1):
-        remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
     profile = profile_analytic(
         name,
@@ -302,6 +300,8 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
         cluster=cluster,
         software=software,
     )
+    if cluster is None or not (cluster.network.inter_node or cluster.network.node or len(cluster.nodes) == 1):
+        remark(ASSUMED_NETWORK)
     if isinstance(calibrate, Learned) and (carried := calibrate.carried(profile)):
         remark(carried)
     return profile

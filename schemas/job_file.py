@@ -126,6 +126,8 @@ KEYS = (
            _at("--placement", *_PLACED, "replay")),
     JobKey("shape", "chunks", _COUNT, "2", "Virtual stages of each worker, for loop and v.",
            _at("--chunks", *_PLACED, "replay")),
+    JobKey("shape", "overlap", _FLAG, "true", "Workers may run a forward and a full backward side by side.",
+           _at("--overlap", "plan pipeline")),
     JobKey("shape", "plan", _TEXT, '"plan.json"', "The plan: `rtk plan` writes it; it is simulated and run.",
            {**_at("--output", *_PIPELINES, "plan oobleck"), **_at("PLAN", *_STORIES)}, is_path=True),
     JobKey("policy", "policy", _TEXT, '"joint"', "What follows on a failure: joint, slipstream or oobleck.",

@@ -121,7 +121,7 @@ def _from_passes(run: ObservedRun, device: Gpu, plan_of: PlanOf) -> tuple[Calibr
         off = computed_s / measured_s - 1
         told = f"an iteration then takes {print_time(computed_s)} as computed, {print_time(measured_s)} as measured"
         doubt = "check the network (--cluster)" if abs(off) > DOUBTFUL else "messages, sums and waits fit"
-        remarks.append(f"{told} ({off:+.1%}): {doubt}")
+        remarks.append(f"{told} ({print_change(off)}): {doubt}")
     return corrections, remarks
 
 
@@ -149,7 +149,7 @@ def _from_iterations(run: ObservedRun, device: Gpu, plan_of: PlanOf) -> tuple[Ca
     return _corrected(factor, factor), [
         f"learned from {counted(len(run.iterations_s), 'iteration')} of {run.source} ({run.words}): computing takes "
         f"{factor:.3f} of what is computed{_sure(run.iterations_s)}",
-        f"one number for all computing, which is {share:.0%} of the iteration; whatever is wrong with the rest, "
+        f"one number for all computing, which is {print_percent(share)} of the iteration; whatever is wrong with the rest, "
         "messages and sums as computed, is in it",
     ]
 

@@ -110,7 +110,7 @@ def words_of_parts(found: tuple[KindParts, ...]) -> str:
     rows = []
     for row in found:
         shares = (getattr(row.parts, one.name) / row.parts.total_s for one in fields(TimeParts))
-        told = " | ".join(f"{share:.0%}" for share in shares)
+        told = " | ".join(print_percent(share) for share in shares)
         rows.append(f"| {row.kind} x{row.layers} | {row.tensor_parallel} | {row.profile_s * 1e3:.2f} | {told} |")
     corrected = any(abs(row.profile_s - row.parts.total_s) > 1e-6 * row.profile_s for row in found)
     note = (

@@ -49,7 +49,7 @@ class Software:
             raise InvalidInputError(f"{self.attention!r} is no attention", where="--attention", fix=f"take {known}")
         if self.kernel_gap_s is not None and not 0 <= self.kernel_gap_s < inf:
             raise InvalidInputError(
-                f"{self.kernel_gap_s:g} s is no gap between kernels", where="--kernel-gap", fix="write 47us, say"
+                f"{print_time(self.kernel_gap_s)} is no gap between kernels", where="--kernel-gap", fix="write 47us, say"
             )
 
     def options(self) -> dict[str, Any]:

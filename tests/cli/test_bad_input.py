@@ -184,7 +184,7 @@ ADAPTRA = ("plan", "adaptra", "p.json", "--pp", "4", "--microbatches", "4", "-o"
         ((*ADAPTRA, "--time-limit", "nan"), 2, "--time-limit"),
         (("plan", "pipeline", "nowhere.json", "--pp", "4", "--microbatches", "4"), 2, "No such file"),
         (("simulate", "p.json"), 2, "this is a profile, a plan is needed here"),
-        (("explain", "p.json"), 2, "this is a profile, a plan is needed here"),
+        (("explain", "p.json"), 2, "the profile was not computed: what its times are made of is not known"),
         (("explain", "nowhere.json", "--json"), 2, "No such file"),
         (("simulate", "plan.json", "--slow", "9/9=2"), 2, "no live worker 9/9"),
         (("simulate", "plan.json", "--slow", "0/0=0"), 2, "0/0=0"),

@@ -214,7 +214,7 @@ TRIED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("trace", "show", "spot.csv", "--json"): ("--iteration-time", "--link-time"),
     (*GENERATE, *RATES): tuple(one for one in DURATIONS if re.match("--(mtbf|repair|rack|slow-(?!link$)|days)", one)),
     (*REPLAY, "--policies", "spares", "--json"): ("--until", "--cost", "--memory-limit"),
-    ("profile", "gpt3-6.7b", "--analytic", "--gpu", "h100-sxm"): ("--efficiency",),
+    ("profile", "gpt3-6.7b", "--analytic", "--gpu", "h100-sxm"): ("--efficiency", "--kernel-gap"),
 }
 # Those of commands that start processes: refused as late as that with a value that can be read, and before with others.
 REFUSED = {
