@@ -11,6 +11,7 @@ from .schemas.errors import InvalidInputError
 if TYPE_CHECKING:
     from .profilers.analytic.estimate import Learned
     from .profilers.analytic.observed import ObservedRun
+    from .profilers.analytic.software import Software
     from .schemas.cluster import Cluster
     from .schemas.plan import Plan
     from .schemas.profile import Profile
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 _HEAD = 1 << 16  # of a file, where what it is stands
 
 
-def read_calibration(path: str, *, gpu: str, cluster: "Cluster | None" = None) -> "Profile | Learned":
+def read_calibration(
+    path: str, *, gpu: str, cluster: "Cluster | None" = None, software: "Software | None" = None
+) -> "Profile | Learned":
     """Read what `profile_analytic` may be calibrated by.
 
     Args:
@@ -26,6 +29,7 @@ def read_calibration(path: str, *, gpu: str, cluster: "Cluster | None" = None) -
             with its arguments. `.gz` is unpacked.
         gpu: that is computed for.
         cluster: the machines of the measured iteration: their network counts.
+        software: how the program computed that ran it; a log says so itself.
 
     Raises:
         InvalidInputError: the file cannot be read, or does not say what it must.
@@ -33,6 +37,7 @@ def read_calibration(path: str, *, gpu: str, cluster: "Cluster | None" = None) -
     from .profilers.analytic.megatron_log import read_megatron_log
     from .profilers.analytic.observed import learn
     from .profilers.analytic.observed_file import read_observed_run
+    from .profilers.analytic.software import USUAL_SOFTWARE
     from .schemas.documents import read_document
     from .schemas.gpus import gpu as known_gpu
     from .schemas.profile import Profile
@@ -41,7 +46,8 @@ def read_calibration(path: str, *, gpu: str, cluster: "Cluster | None" = None) -
     if plain.endswith((".json", "-")):
         _refuse_trace(path)
         return read_document(path, Profile)
-    run = read_observed_run(path) if plain.endswith((".yaml", ".yml")) else read_megatron_log(path)
+    is_told = plain.endswith((".yaml", ".yml"))
+    run = read_observed_run(path, software or USUAL_SOFTWARE) if is_told else read_megatron_log(path)
     return learn(run, known_gpu(gpu), lambda profile, of: _planned(profile, of, cluster))
 
 

@@ -6,7 +6,7 @@ It stands at the root because it hands the profilers' costs to the planners' sea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, get_args
 
 from .schemas.errors import InvalidInputError, RtkError, remark
@@ -16,7 +16,7 @@ from .schemas.text import joined, known
 if TYPE_CHECKING:
     from .planners.best.answer import BestShapes, ExpectedShape
     from .planners.best.forms import CostedForm
-    from .planners.best.search import BestQuestion, PricedShape, Way
+    from .planners.best.search import BestQuestion, PricedShape, ShapeWay
     from .schemas.cluster import Cluster
     from .schemas.profile import Profile
     from .schemas.site import Site
@@ -89,11 +89,11 @@ def plan_best(
     shapes = tuple(islice(ranked, first))
     if not shapes:
         raise nothing_fits(search)
-    found = BestShapes(question, shapes, search.planned, search.ruled_out)
+    found = BestShapes(question, site, shapes, search.planned, search.ruled_out)
     if mtbf is None:
         return found
     expected, unreplayed, is_proven = _in_expectation(question, [*shapes], ranked, mtbf, repair, policy, seed)
-    return BestShapes(question, shapes, search.planned, search.ruled_out, expected, unreplayed, is_proven)
+    return BestShapes(question, site, shapes, search.planned, search.ruled_out, expected, unreplayed, is_proven)
 
 
 def _forms(
@@ -110,35 +110,29 @@ def _forms(
     from .profilers.analytic.estimate import profile_analytic
 
     if not isinstance(model, str):
-        return [_given_form(site.adapted(model), batch, sizes, recompute, computing)]
+        return [_given_form(model, site, batch, sizes, recompute, computing)]
     assert site.cluster is not None
     heads, each = known_model(model).shape.heads, site.cluster.gpus_per_node
     degrees = [degree for degree in range(1, each + 1) if each % degree == 0 and heads % degree == 0]
     tried = [size for size in sizes or MICROBATCH_SIZES if batch % size == 0]
     if not tried:
         raise _indivisible(batch, sizes or MICROBATCH_SIZES)
-    return [
-        CostedForm(
-            site.adapted(
-                profile_analytic(
-                    model,
-                    microbatch_size=size,
-                    checkpointing=again,
-                    tp=tuple(degrees),
-                    cluster=site.cluster,
-                    **computing,
-                )
-            ),
-            size,
-            again,
+    found = []
+    for size, again in product(tried, (False, True) if recompute is None else (recompute,)):
+        profile = profile_analytic(
+            model, microbatch_size=size, checkpointing=again, tp=tuple(degrees), cluster=site.cluster, **computing
         )
-        for size in tried
-        for again in ((False, True) if recompute is None else (recompute,))
-    ]
+        found.append(CostedForm(site.adapted(profile), profile, size, again))
+    return found
 
 
 def _given_form(
-    profile: Profile, batch: int, sizes: Sequence[int] | None, recompute: bool | None, computing: dict[str, Any]
+    profile: Profile,
+    site: Site,
+    batch: int,
+    sizes: Sequence[int] | None,
+    recompute: bool | None,
+    computing: dict[str, Any],
 ) -> CostedForm:
     """The one form that a profile is of.
 
@@ -161,7 +155,7 @@ def _given_form(
         raise _indivisible(batch, (own,))
     remark(f"of a profile only its own form is searched: micro-batches of {own}, {'with' if again else 'no'} "
            "recomputation; of a model's name all are")  # fmt: skip
-    return CostedForm(profile, own, again)
+    return CostedForm(site.adapted(profile), profile, own, again)
 
 
 def _indivisible(batch: int, sizes: Sequence[int]) -> InvalidInputError:
@@ -173,21 +167,21 @@ def _indivisible(batch: int, sizes: Sequence[int]) -> InvalidInputError:
     )
 
 
-def _ways(schedule: str, placement: str, chunks: int | None) -> list[Way]:
+def _ways(schedule: str, placement: str, chunks: int | None) -> list[ShapeWay]:
     """The schedules and placements that are tried, plain 1F1B first, where it is asked for."""
-    from .planners.best.search import Way
+    from .planners.best.search import ShapeWay
     from .planners.choosing import parse_placement
     from .planners.shape import Shape
 
     known(schedule, (*get_args(LeanSchedule), "best"), "--schedule")
     schedules: list[Any] = list(get_args(LeanSchedule)) if schedule == "best" else [schedule]
     shapes = parse_placement(placement, chunks).shapes(Shape(2, 1, 1))
-    return [Way(one, shape.placement, shape.chunks) for shape in shapes for one in schedules]
+    return [ShapeWay(one, shape.placement, shape.chunks) for shape in shapes for one in schedules]
 
 
 def _no_shape(question: BestQuestion) -> InvalidInputError:
     """Why there is not a single shape: a degree that nobody has costs for, or that no node can hold."""
-    there = sorted({degree for form in question.forms for degree in form.degrees()})
+    there = sorted({degree for form in question.forms for degree in form.profile.degrees})
     fitting = [degree for degree in there if question.gpus_per_node % degree == 0]
     return InvalidInputError(
         f"no tensor-parallel degree is left: there are costs at {joined([str(one) for one in there])}, "
@@ -256,6 +250,7 @@ def _replayed(
     """
     from .planners.choosing import PlacementChoice
     from .planners.recovery.job import TrainingJob
+    from .planners.shape import template_of
     from .replaying import ReplayRequest, ask
     from .runners.traces.read import TraceOptions
     from .runners.traces.verbs import FaultScenario, Lasting, Renewal
@@ -265,12 +260,13 @@ def _replayed(
     lasts_s = min(max(SPANNED_FAILURES * cluster_mtbf_s, SHORTEST_S), LONGEST_S)
     scenario = FaultScenario(question.nodes, lasts_s, Renewal(Lasting(mtbf_s), Lasting(repair_s)), seed=seed)
     shape, way = one.shape, one.way
-    profile = shape.form.trained(shape.tensor_parallel, shape.shards)
+    profile = shape.form.trained(shape.shards)
+    limits_bytes = shape.form.limits_bytes(template_of(profile, shape.asked(way)), shape.shards)
     placed = None if way.placement == "plain" else PlacementChoice(way.placement, way.chunks)
     try:
         job = TrainingJob(
             profile,
-            shape.asked(way),
+            shape.asked(way, limits_bytes),
             question.gpus_per_node,
             Costs(mean_time_between_failures_s=cluster_mtbf_s),
             way.schedule,

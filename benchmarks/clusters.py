@@ -1,7 +1,7 @@
 """Computed iteration times against those of real clusters: errors, ranks, and the shape that would have been taken.
 
-`python benchmarks/clusters.py [--only NAME] [--chart FILE.svg] [-o FILE]`, on the data in `benchmarks/measured/`. Every
-row is computed as a user would: a profile of the model's sizes, cut and planned as 1F1B.
+`python benchmarks/clusters.py [--only a100|v100] [--chart FILE.svg] [-o FILE]`, on the data in `benchmarks/measured/`.
+Every row is computed as a user would: a profile of the model's sizes, cut and planned as 1F1B. Of the A100:
 
 * `before`: the program is taken to be rtk's own, the network one card a GPU. Nothing is fitted.
 * `told`: the program and the cluster are as its owners describe them. Nothing is fitted.
@@ -9,6 +9,10 @@ row is computed as a user would: a profile of the model's sizes, cut and planned
   node's network gives to sums of gradients, bytes/s), `gap` (between kernels, s), and `early` (days before 02-25, on
   other machines).
 * `left_out`: each model (layers and width) is predicted by constants that were fitted on all other models.
+* `memory`: what a GPU holds at most, over what was noted. Nothing is fitted.
+* `mt_nlg`: another cluster and model, with what was fitted here for `matrix`.
+
+Of the V100's logs: before, as told, and calibrated by the timers of the smallest job (`--calibrate`).
 
 Errors are |predicted / measured - 1|. `rank` is Spearman's correlation among shapes of one model on days alike, `loss`
 what the shape with the shortest prediction took longer than the fastest of them.
@@ -16,6 +20,7 @@ what the shape with the shortest prediction took longer than the fastest of them
 
 import argparse
 import csv
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,16 +32,35 @@ from typing import Any
 
 import numpy as np
 
+from rtk.benchmarks.clusters_chart import write_chart
 from rtk.benchmarks.common import write_result
+from rtk.planners.gpu_memory import memory_of
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.analytic.costs import DecoderShape, MicrobatchShape
-from rtk.profilers.analytic.estimate import Correction, Corrections, analytic_profile, rates_of
-from rtk.schemas.gpus import gpu
-from rtk.schemas.profile import Connection, Network, NodeNetwork, Profile
+from rtk.profilers.analytic.estimate import (
+    UNCALIBRATED,
+    Calibration,
+    Correction,
+    Corrections,
+    analytic_profile,
+    rates_of,
+)
+from rtk.profilers.analytic.megatron_log import read_megatron_log
+from rtk.profilers.analytic.observed import ObservedRun, learn
+from rtk.profilers.analytic.software import Software
+from rtk.schemas.gpus import INTER_NODE, gpu
+from rtk.schemas.plan import Plan
+from rtk.schemas.profile import Connection, DataType, Network, NodeNetwork, Profile
 
 DATA = Path(__file__).parent / "measured"
 ALIKE_FROM = "02-25"  # BigScience's machines changed between 24 and 25 February
+BFLOAT_FROM = "02-28"  # from then on bfloat16, gradients summed in 32 bits (inferred: memory and time grew at once)
+OMNI_PATH = Connection(30e-6, 5.06e9)  # what a ring over four nodes reached in the cluster's own bench
+# Selene: eight cards of 200 Gb/s a node; NCCL reaches some nine tenths.
+SELENE = Network(gpu("a100-sxm").intra_node, Connection(14e-6, 22.5e9), NodeNetwork(8, 180e9, "peers"))
+# Jean Zay: what a ring over 16 nodes reached in its own bench; half of an A100's NVLink is assumed within a node.
+JEAN_ZAY = Network(Connection(3.4e-6, 120e9), Connection(30e-6, 7e9), NodeNetwork(4, 7e9, "peers"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +115,28 @@ def read_rows(name: str) -> list[MeasuredShape]:
 
 
 def _row(line: Mapping[str, str]) -> MeasuredShape:
-    sizes = [int(line[name]) for name in list(MeasuredShape.__dataclass_fields__)[:10]]
-    memory = float(line["memory_gb"]) * 1e9 if line["memory_gb"] else None
-    return MeasuredShape(*sizes, float(line["iteration_s"]), memory, line["date"])
+    numbers = ("iteration_s", "memory_bytes", "date")
+    sizes = {name: int(line[name]) for name in MeasuredShape.__dataclass_fields__ if name not in numbers}
+    held = float(line["memory_gb"]) * 1e9 if line["memory_gb"] else None
+    return MeasuredShape(**sizes, iteration_s=float(line["iteration_s"]), memory_bytes=held, date=line["date"])
 
 
-def predicted_s(row: MeasuredShape, profile: Profile) -> float:
-    """What rtk says that an iteration takes, planned as 1F1B; the time alone is asked, so memory sets no limit."""
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What rtk says: an iteration's time, and the most that a GPU holds."""
+
+    iteration_s: float
+    memory_bytes: float
+
+
+def computed(row: MeasuredShape, profile: Profile) -> Computed:
+    """An iteration planned as 1F1B; the measured jobs had the memory that they needed, so it sets no limit."""
     free = replace(profile, device=replace(profile.device, memory_bytes=None))
     shape = Shape(row.pipeline_parallel, row.data_parallel, row.microbatches, tensor_parallel=row.tensor_parallel)
-    prediction = plan_pipeline(free, shape, "1f1b").prediction
-    assert prediction is not None
-    return prediction.iteration_time_s
+    plan = plan_pipeline(free, shape, "1f1b")
+    assert plan.prediction is not None
+    held = [one.total_bytes for one in memory_of(free, plan, shards=row.data_parallel) if one is not None]
+    return Computed(plan.prediction.iteration_time_s, max(held))
 
 
 def decoder(row: MeasuredShape) -> DecoderShape:
@@ -125,55 +159,60 @@ def decoder(row: MeasuredShape) -> DecoderShape:
     )
 
 
-def before(row: MeasuredShape) -> float:
+def before(row: MeasuredShape) -> Computed:
     """rtk's own program, and a network card for each GPU."""
     device, batch = gpu("a100-sxm"), MicrobatchShape(row.microbatch_size, row.sequence_length, "bf16")
-    profile = analytic_profile(
-        "measured",
-        decoder(row),
-        batch,
-        device,
-        rates_of(device, "bf16"),
-        is_checkpointing=True,
-        degrees=(row.tensor_parallel,),
+    rates, degrees = rates_of(device, "bf16"), (row.tensor_parallel,)
+    return computed(
+        row, analytic_profile("row", decoder(row), batch, device, rates, is_checkpointing=True, degrees=degrees)
     )
-    return predicted_s(row, profile)
 
 
-def told(row: MeasuredShape, constants: Constants) -> float:
-    """Megatron's program, and the cluster's network; with the constants given."""
-    device, batch = gpu("a100-sxm"), MicrobatchShape(row.microbatch_size, row.sequence_length, "bf16")
+def told(row: MeasuredShape, constants: Constants, network: Network | None = None) -> Computed:
+    """Megatron's program and the cluster's network, BigScience's if none is given, with some constants."""
+    dtype: DataType = "bf16" if row.date >= BFLOAT_FROM else "fp16"
+    software = Software(
+        attention="unfused",
+        dropout=True,
+        sequence_parallel=False,
+        gradients="fp32" if dtype == "bf16" else "fp16",
+        sustained=True,
+        kernel_gap_s=constants.gap if network is None else None,
+    )
+    device = gpu("a100-sxm")
+    batch = MicrobatchShape(row.microbatch_size, row.sequence_length, dtype, software)
     products = Correction(constants.matrix, 1.0)
     same = Corrections(products, products, products)
     profile = analytic_profile(
-        "measured",
+        "row",
         decoder(row),
         batch,
-        replace(device, kernel_s=constants.gap),
-        replace(rates_of(device, "bf16"), kernel_s=constants.gap),
+        device,
+        rates_of(device, dtype, software=software),
         corrections={"embedding": same, "block": same, "head": same},
         is_checkpointing=True,
         degrees=(row.tensor_parallel,),
     )
-    network = Network(device.intra_node, Connection(30e-6, 5.06e9), NodeNetwork(8, constants.node, "peers"))
+    own = Network(device.intra_node, OMNI_PATH, NodeNetwork(8, constants.node, "peers"))
+    found = computed(row, replace(profile, network=network or own))
     early = constants.early if row.date < ALIKE_FROM else 1.0
-    return early * predicted_s(row, replace(profile, network=network))
+    return replace(found, iteration_s=early * found.iteration_s)
 
 
 # Fitting: the logarithm of an iteration's time is nearly linear in those of the constants.
 
 
-Predict = Callable[[MeasuredShape, Constants], float]
+Predict = Callable[[MeasuredShape, Constants], Computed]
 STEP = 0.05
 
 
 def slopes(rows: Sequence[MeasuredShape], predict: Predict, at: Constants) -> tuple[np.ndarray, np.ndarray]:
     """Logarithms of predictions at some constants, and their derivatives by those of the constants."""
-    here = np.array([log(predict(row, at)) for row in rows])
+    here = np.array([log(predict(row, at).iteration_s) for row in rows])
     columns = []
     for name, value in asdict(at).items():
         moved = replace(at, **{name: value * exp(STEP)})
-        columns.append((np.array([log(predict(row, moved)) for row in rows]) - here) / STEP)
+        columns.append((np.array([log(predict(row, moved).iteration_s) for row in rows]) - here) / STEP)
     return here, np.column_stack(columns)
 
 
@@ -232,37 +271,102 @@ def ranked(values: np.ndarray) -> np.ndarray:
 
 
 def a100() -> dict[str, Any]:
-    """BigScience's 384 A100."""
+    """BigScience's 384 A100, and MT-NLG with what was fitted on them."""
     rows = read_rows("megatron-a100.csv")
     start = Constants()
     here, slope = slopes(rows, told, start)
     constants = fitted(rows, here, slope, start)
     left_out = []
     for row in rows:
-        others = [other.model != row.model for other in rows]
+        others = np.array([other.model != row.model for other in rows])
         chosen = [one for one, keep in zip(rows, others, strict=True) if keep]
-        left_out.append(told(row, _fit_of(tuple(chosen), here[others], slope[others], start)))
+        left_out.append(told(row, fitted(chosen, here[others], slope[others], start)))
+    first = [before(row) for row in rows]
+    with_all = [told(row, constants) for row in rows]
+    others = read_rows("mt-nlg.csv")
     return {
-        "before": figures(rows, [before(row) for row in rows]),
+        "before": times(rows, first),
         "told": figures(rows, [exp(one) for one in here]),
-        "fitted": {"constants": asdict(constants), **figures(rows, [told(row, constants) for row in rows])},
-        "left_out": figures(rows, left_out),
+        "fitted": {"constants": asdict(constants), **times(rows, with_all)},
+        "left_out": times(rows, left_out),
+        "memory": memory(rows, with_all),
+        "mt_nlg": times(others, [told(row, constants, SELENE) for row in others]),
+        "rows": [
+            {"measured_s": row.iteration_s, "before_s": one.iteration_s, "left_out_s": other.iteration_s}
+            for row, one, other in zip(rows, first, left_out, strict=True)
+        ],
     }
 
 
-def _fit_of(rows: Sequence[MeasuredShape], here: np.ndarray, slope: np.ndarray, start: Constants) -> Constants:
-    return fitted(rows, here, slope, start)
+def times(rows: Sequence[MeasuredShape], found: Sequence[Computed]) -> dict[str, Any]:
+    """The figures of computed iterations."""
+    return figures(rows, [one.iteration_s for one in found])
+
+
+def memory(rows: Sequence[MeasuredShape], found: Sequence[Computed]) -> dict[str, Any]:
+    """Errors of the most that a GPU holds, where it was noted."""
+    ratios = [one.memory_bytes / row.memory_bytes for row, one in zip(rows, found, strict=True) if row.memory_bytes]
+    errors = sorted(abs(ratio - 1) for ratio in ratios)
+    return {"rows": len(ratios), "ratio": median(ratios), "median": median(errors), "worst": errors[-1]}
+
+
+# Logs of V100.
+
+
+def v100() -> dict[str, Any]:
+    """Each log as computed, and as computed with what the timers of the smallest job say."""
+    runs = {path.name: read_megatron_log(str(path)) for path in sorted(DATA.glob("meg_*.gz"))}
+    least = min(runs.values(), key=lambda run: run.pp)
+    device = gpu("v100-sxm")
+    learned = learn(least, device, lambda profile, run: _planned(profile, run))
+    rows = []
+    for name, run in runs.items():
+        usual = replace(run.batch, dtype="fp32", software=Software())
+        rows.append(
+            {
+                "log": name,
+                "measured_s": median(run.iterations_s),
+                "before_s": _log_s(replace(run, batch=usual), UNCALIBRATED, Network(device.intra_node, INTER_NODE)),
+                "told_s": _log_s(run, UNCALIBRATED, JEAN_ZAY),
+                "calibrated_s": None if run is least else _log_s(run, learned.corrections, JEAN_ZAY),
+            }
+        )
+    return {"learned": list(learned.remarks), "rows": rows}
+
+
+def _log_s(run: ObservedRun, corrections: Calibration, network: Network) -> float:
+    device = gpu("v100-sxm")
+    rates = rates_of(device, run.batch.dtype, software=run.batch.software)
+    profile = analytic_profile(
+        "log", run.shape, run.batch, device, rates,
+        corrections=corrections, is_checkpointing=run.is_checkpointing, degrees=(run.tensor_parallel,),
+        group=network.intra_node,
+    )  # fmt: skip
+    prediction = _planned(profile, run, network).prediction
+    assert prediction is not None
+    return prediction.iteration_time_s
+
+
+def _planned(profile: Profile, run: ObservedRun, network: Network = JEAN_ZAY) -> Plan:
+    free = replace(profile, device=replace(profile.device, memory_bytes=None), network=network)
+    return plan_pipeline(free, Shape(run.pp, run.dp, run.microbatches, tensor_parallel=run.tensor_parallel), "1f1b")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compute, compare, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["a100"], default="a100")
+    parser.add_argument("--only", choices=["a100", "v100"])
+    parser.add_argument("--chart", type=Path)
     parser.add_argument("-o", "--output", default="-")
     options = parser.parse_args(arguments)
-    result = {"a100": a100()}
-    for name, part in result["a100"].items():
-        print(name, part, file=sys.stderr)
+    parts: dict[str, Callable[[], dict[str, Any]]] = {"a100": a100, "v100": v100}
+    result = {name: make() for name, make in parts.items() if options.only in (None, name)}
+    for part in result.values():
+        for name, found in part.items():
+            if name != "rows" or part is result.get("v100"):
+                print(name, json.dumps(found), file=sys.stderr)
+    if options.chart:
+        write_chart(result, options.chart)
     write_result(result, options.output)
 
 

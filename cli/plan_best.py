@@ -218,7 +218,7 @@ def _rows(found: "BestShapes") -> Iterator[Sequence[str]]:
             "yes" if one.shape.form.recomputes else "no",
             str(one.way),
             print_time(one.iteration_time_s),
-            print_number(one.memory.total / GB, 3),
+            print_number(one.memory.total_bytes / GB, 3),
             "" if one is fastest else print_percent(slower),
             "" if one is fastest else one.loses_by(fastest),
         )
@@ -246,8 +246,8 @@ def _words(found: "BestShapes") -> Iterator[str]:
         f"of {counted(told['shapes'], 'shape')} {told['memory']:,} do not fit the memory, {told['bound']:,} are slower "
         f"by a proven bound, {told['planned']:,} were planned"
     )
-    parts = ", ".join(f"{name} {print_number(size / GB, 3)}" for name, size in best.memory._asdict().items() if size)
-    yield f"a GPU of {_name(best)} holds {print_number(best.memory.total / GB, 3)} GB: {parts}"
+    parts = ", ".join(f"{name} {print_number(size / GB, 3)}" for name, size in best.memory.parts().items() if size)
+    yield f"a GPU of {_name(best)} holds {print_number(best.memory.total_bytes / GB, 3)} GB: {parts}"
     idle = found.question.gpus - best.shape.gpus
     if idle:
         yield f"{counted(idle, 'GPU')} of {found.question.gpus} idle: pipelines get equally many micro-batches"
@@ -266,7 +266,7 @@ def _picture(found: "BestShapes") -> Any:
     best = found.best
     points = [
         ShapePoint(
-            one.memory.total,
+            one.memory.total_bytes,
             one.iteration_time_s,
             f"TP {one.shape.tensor_parallel}",
             f"{one.shape}, {one.way}: {print_time(one.iteration_time_s)}",

@@ -276,9 +276,10 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where="--cut",
             fix="leave --cut away: the layers are the embedding, the blocks and the head",
         )
+    software = software_of({option: value for option, value in vars(analysis).items() if value is not None})
     calibrate = None
     if analysis.calibrate is not None:
-        calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster)
+        calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster, software=software)
     if isinstance(calibrate, Learned):
         for words in calibrate.remarks:
             remark(words)
@@ -292,7 +293,6 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
     if cluster is None or not (cluster.network.inter_node or cluster.network.node or len(cluster.nodes) == 1):
         remark(ASSUMED_NETWORK)
     given = {option: value for option, value in form.given().items() if option != "cut"}
-    told = {option: value for option, value in vars(analysis).items() if value is not None}
     profile = profile_analytic(
         name,
         gpu=gpu,
@@ -300,7 +300,7 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
         efficiency=analysis.efficiency,
         calibrate=calibrate,
         cluster=cluster,
-        software=software_of(told),
+        software=software,
     )
     if isinstance(calibrate, Learned) and (carried := calibrate.carried(profile)):
         remark(carried)

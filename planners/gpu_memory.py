@@ -70,8 +70,8 @@ def gpu_memory(
     """
     parameters_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     summed_bytes = min(gradients_held(profile.layers, held) / degree, state_bytes)
-    has_own = any(layer.gradient_bytes is not None for first, stop in held for layer in profile.layers[first:stop])
-    made_bytes = parameters_bytes if has_own else 0.0  # a pass makes them in the parameters' numbers
+    # A pass makes them in the parameters' numbers: where sums have more digits, both are there.
+    made_bytes = parameters_bytes if summed_bytes > parameters_bytes else 0.0
     optimizer_bytes = (state_bytes - summed_bytes) / shards
     buffers_bytes = _buffers_bytes(profile, held, sent, degree)
     handed_out = parameters_bytes + summed_bytes + made_bytes + optimizer_bytes + activation_bytes + buffers_bytes
@@ -108,7 +108,7 @@ def memory_of(profile: Profile, plan: Plan, shards: int | None = None) -> list[G
         held = template.columns[worker.stage]
         degree = max(template.stages[stage].tensor_parallel for stage in held)
         ranges = [template.stages[stage].layers for stage in held]
-        sent = _most_between(worker, held)
+        sent = most_between(worker, held)
         found.append(gpu_memory(profile, ranges, peak_bytes, sent, degree=degree, shards=shards or 1))
     return found
 
@@ -129,7 +129,7 @@ def _buffers_bytes(profile: Profile, held: Sequence[Layers], sent: Sequence[int]
     return outputs_bytes + (again / degree if isinstance(again, int | float) else 0.0)
 
 
-def _most_between(worker: Worker, held: Sequence[int]) -> list[int]:
+def most_between(worker: Worker, held: Sequence[int]) -> list[int]:
     """Of each virtual stage of a worker, how many micro-batches are between F and the end of I or B at most."""
     between, most = dict.fromkeys(held, 0), dict.fromkeys(held, 0)
     for operation in worker.operations():

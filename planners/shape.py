@@ -1,12 +1,14 @@
 """What shape a plan is asked for: stages, pipelines, micro-batches, limits and delays; a plan of it without orders."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from ..schemas.conditions import LinkPlace
 from ..schemas.degrees import OPTION as DEGREES
@@ -20,7 +22,7 @@ from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Sta
 from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
-from .even_cut import even_cut
+from .even_cut import Floats, even_cut
 
 PlacementName = Literal["plain", "loop", "v"]
 
@@ -73,8 +75,8 @@ class Shape:
     A worker is `tensor_parallel` GPUs, where that is a number; else it has one entry a stage. With several `chunks` it
     holds so many virtual stages, by the placement: `pp` is the number of columns then, limits are those of columns, and
     link i lies between columns i and i + 1, whichever virtual stages send over it. A loop has one link more, from the
-    last column back to the first: number `pp - 1`. With `overlap` workers may run a
-    forward and a full backward side by side, as fast as the profile says.
+    last column back to the first: number `pp - 1`. With `overlap` workers may run a forward and a full backward side by
+    side, as fast as the profile says.
 
     Raises:
         InvalidInputError: it is larger than any job, or has degrees for another number of stages.
@@ -88,7 +90,9 @@ class Shape:
     tensor_parallel: Degrees = 1
     placement: PlacementName = "plain"
     chunks: int = 1
-    overlap: bool = False
+    overlap: bool | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"overlap"})  # digests of jobs without it stay as they were
 
     def __post_init__(self) -> None:
         self._require(LARGEST_JOB)
@@ -404,10 +408,11 @@ def least_bottleneck_cut(times: Sequence[float], parts: int) -> list[int]:
 @lru_cache(maxsize=256)  # a job asks for the same cut with many numbers of pipelines
 def _least_bottleneck_cut(times: tuple[tuple[float, ...], ...]) -> tuple[int, ...]:
     """The same where each range has times of its own; `times[part]` are what all items take in that range."""
-    sums = [[0.0, *accumulate(own)] for own in times]
-    bottleneck = _cut(sums, cost=lambda whole, part: max(whole, part), limit=float("inf"))[0]
+    of_times = {own: np.array([0.0, *accumulate(own)]) for own in set(times)}
+    sums = [of_times[own] for own in times]
+    bottleneck = _cut(sums, squares=False, limit=float("inf"))[0]
     # Prefix sums of one stage differ in the last bits with its place: allow for that.
-    ends = _cut(sums, cost=lambda whole, part: whole + part * part, limit=bottleneck * (1 + 1e-12))[1]
+    ends = _cut(sums, squares=True, limit=bottleneck * (1 + 1e-12))[1]
     return tuple(ends)
 
 
@@ -434,25 +439,39 @@ def with_limits_and_delays(
     return Template(template.name, tuple(stages), links)
 
 
-def _cut(
-    sums_of_parts: list[list[float]], cost: Callable[[float, float], float], limit: float
-) -> tuple[float, list[int]]:
-    """Best value and ends over all cuts of all items into parts, each with its prefix sums, and none above `limit`."""
+def _cut(sums_of_parts: Sequence[Floats], *, squares: bool, limit: float) -> tuple[float, list[int]]:
+    """The least value and the ends over all cuts of all items into parts, with no part above `limit`.
+
+    Of cuts with equal values the one is taken whose ends come first in the order of lists: ends of as many parts are
+    compared by their ranks.
+
+    Args:
+        sums_of_parts: for each part the prefix sums of what items take in it, from none to all.
+        squares: whether the value is the sum of the parts' squares, or else the largest of them.
+        limit: of a part.
+    """
     parts, count = len(sums_of_parts), len(sums_of_parts[0]) - 1
-    best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]
+    places = np.arange(count + 1)
+    values, ranks, came = np.where(places == 0, 0.0, np.inf), places, []
+    added: dict[int, Floats] = {}  # by prefix sums, from the row's place to the column's
     for part, sums in enumerate(sums_of_parts, start=1):
-        row: dict[int, tuple[float, list[int]]] = {}
-        for stop in range(part, count - (parts - part) + 1):
-            options = (
-                (cost(value, sums[stop] - sums[first]), [*ends, stop])
-                for first, (value, ends) in best[-1].items()
-                if first < stop and sums[stop] - sums[first] <= limit
-            )
-            found = min(options, default=None)
-            if found is not None:
-                row[stop] = found
-        best.append(row)
-    return best[-1][count]
+        if id(sums) not in added:
+            widths = sums - sums[:, None]
+            widths[(places <= places[:, None]) | (widths > limit)] = np.inf
+            added[id(sums)] = widths * widths if squares else widths
+        own = added[id(sums)]
+        costs = values[:, None] + own if squares else np.maximum(values[:, None], own)
+        values = costs.min(axis=0)
+        firsts = np.where(costs == values, ranks[:, None], count + 1).argmin(axis=0)
+        values[count - (parts - part) + 1 :] = np.inf
+        came.append(firsts)
+        order = np.lexsort((places, ranks[firsts]))
+        ranks = np.empty_like(order)
+        ranks[order] = places
+    ends = [count]
+    for firsts in reversed(came[1:]):
+        ends.append(int(firsts[ends[-1]]))
+    return float(values[count]), ends[::-1]
 
 
 def _stage(profile: Profile, span: Layers, size_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:

@@ -19,7 +19,8 @@ from .models.model import Model
 
 BUDGET_S = 4.0
 FEWEST_ROUNDS, MOST_ROUNDS = 8, 60
-NOISE = 0.01  # what is gained counts if it is more than this, and more than half the width of the readings' middle half
+# What is gained counts if it is more than this, and than so many times half the width of the readings' middle half.
+NOISE, WIDTH = 0.01, 2.5
 
 
 def measure_overlap(
@@ -37,7 +38,7 @@ def measure_overlap(
         model: what to measure; where it does not fit with two micro-batches, its first half, or the half of that.
         make_stage: makes of layers what a runner would execute.
         device: where; layers are moved there, and back.
-        repeats: rounds that count; None: as many as 4 s take, 8 to 60.
+        repeats: rounds that count, 8 at least; None: as many as 4 s take, 8 to 60.
         seed: of the example and of random gradients.
         clock: seconds; replaced in tests.
 
@@ -64,7 +65,7 @@ def measure_overlap(
 def _ratio_of(readings: Sequence[float]) -> float:
     """The median of readings, where it is below 1 by more than their noise."""
     ratio = median(readings)
-    noise = max(NOISE, half_width(readings)) if len(readings) > 1 else NOISE
+    noise = max(NOISE, WIDTH * half_width(readings)) if len(readings) > 1 else NOISE
     return told_overlap(ratio) if ratio < 1 - noise else 1.0
 
 
@@ -96,9 +97,10 @@ def _readings(
             while not warm_up.is_over(rounds_s):
                 rounds_s.append(passes.round()[0])
             rounds = min(max(int(BUDGET_S / max(rounds_s[-1], 1e-9)), FEWEST_ROUNDS), MOST_ROUNDS)
-            for _ in range(rounds if repeats is None else repeats):
+            for _ in range(rounds if repeats is None else max(repeats, FEWEST_ROUNDS)):
                 apart_s, together_s = passes.round()
                 found.append(together_s / max(apart_s, 1e-9))
+            passes.end()
             return found
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
@@ -128,17 +130,22 @@ class _Passes:
         self._stage, self._inputs, self._target = stage, inputs, target
         self._device, self._clock = device, clock
         self._gradient: torch.Tensor | None = None
+        self._forward(0)
 
     def round(self) -> tuple[float, float]:
-        """What F and B took apart, and what they took together, in s; nothing is under way afterwards."""
-        apart_s = self._timed(lambda: self._forward(0))
-        self._forward(1)
-        apart_s += self._timed(lambda: self._backward(1))
+        """What F and B took apart, and what they took together, in s.
+
+        Both times as in the midst of 1F1B: another micro-batch is under way, whose B follows the F.
+        """
+        apart_s = self._timed(lambda: self._forward(1)) + self._timed(lambda: self._backward(0))
         together_s = self._timed(
-            lambda: self._stage.side_by_side(lambda: self._forward(1), lambda: self._backward(0), 0)
+            lambda: self._stage.side_by_side(lambda: self._forward(0), lambda: self._backward(1), 1)
         )
-        self._backward(1)
         return apart_s, together_s
+
+    def end(self) -> None:
+        """Leave nothing under way."""
+        self._backward(0)
 
     def _forward(self, key: int) -> None:
         made = self._stage.forward(key, self._inputs, self._target)

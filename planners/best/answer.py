@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...schemas.documents import digest
 from ...schemas.plan import Plan
+from ...schemas.site import Site
 from .search import BestQuestion, PricedShape
 
 OPTION = "best"  # of the planner: how the shape was chosen
@@ -31,6 +33,7 @@ class BestShapes:
 
     Attributes:
         question: what was searched.
+        site: the machines.
         shapes: the fastest ones, the best first.
         planned: all shapes of which plans were made, for charts.
         ruled_out: how many shapes there are, how many memory or a bound rules out, and how many were planned.
@@ -41,6 +44,7 @@ class BestShapes:
     """
 
     question: BestQuestion
+    site: Site
     shapes: Sequence[PricedShape]
     planned: Sequence[PricedShape]
     ruled_out: Mapping[str, int]
@@ -56,6 +60,8 @@ class BestShapes:
     def plan(self) -> Plan:
         """The plan of the best shape; its options say what it was chosen among."""
         made = self.best.plan()
+        source = self.best.shape.form.source
+        made = self.site.signed(replace(made, inputs={**made.inputs, "profile": digest(source)}), source)
         told = {"batch": self.question.batch, "sharded_over": self.best.shape.shards, **self.ruled_out}
         return replace(made, planner=replace(made.planner, options=made.planner.options | {OPTION: told}))
 
@@ -92,6 +98,6 @@ class BestShapes:
             "iteration_time_s": one.iteration_time_s,
             "samples_per_s": one.samples_per_s(self.question.batch),
             "parts_s": one.parts._asdict(),
-            "memory_bytes": {**one.memory._asdict(), "total": one.memory.total},
+            "memory_bytes": {**one.memory.parts(), "total": one.memory.total_bytes},
             "loses_by": one.loses_by(self.best),
         }

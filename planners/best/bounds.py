@@ -21,9 +21,10 @@ from functools import cached_property
 from itertools import accumulate
 
 from ...schemas.plan import Stage, Template
-from ...schemas.profile import LayerCost, added_bytes
+from ...schemas.profile import LayerCost, summed_bytes
+from ..gpu_memory import FRAGMENTS, FRAMEWORK_BYTES, GpuMemory
 from ..scheduling.list_schedule import most_in_flight
-from .forms import CostedForm, GpuMemory, memory_of
+from .forms import CostedForm, handed_out_bytes
 
 SLACK = 1 - 1e-9  # sums of floats in another order differ by less
 
@@ -62,9 +63,9 @@ class FormTotals:
         return sum(self._cost(number).optimizer_s for number in range(len(self.form.profile.layers)))
 
     @cached_property
-    def parameter_bytes(self) -> float:
-        """Of all layers, a tied matrix once; of all GPUs of a worker together."""
-        return sum(added_bytes(layer, 0)[0] for layer in self.form.profile.layers)
+    def summed_bytes(self) -> float:
+        """What the sum of all gradients sends, a tied matrix's once; of all GPUs of a worker together."""
+        return summed_bytes(self.form.profile.layers, [(0, len(self.form.profile.layers))])
 
     def least_s(self, pp: int, microbatches: int, sum_s: float, shards: int) -> float:
         """No plan of so many stages takes less.
@@ -79,16 +80,14 @@ class FormTotals:
         return SLACK * max(mean_s, microbatches * self.longest_s, self.work_s)
 
     @cached_property
-    def _whole(self) -> tuple[GpuMemory, float]:
-        layers = self.form.profile.layers
-        held = memory_of(self.form, [(0, len(layers))], self.degree, 1, 0.0)
-        return held, sum(layer.activation_bytes for layer in layers) / self.degree
+    def _whole(self) -> GpuMemory:
+        return self.form.whole(self.degree)
 
     def least_bytes(self, pp: int, shards: int) -> float:
         """The fullest GPU of a pipeline holds no less, with one micro-batch under way."""
-        held, activations = self._whole
-        split = held.parameters + held.gradients + held.optimizer / shards + activations
-        return SLACK * (split / pp + held.recomputed)
+        whole = self._whole
+        split = handed_out_bytes(whole) - whole.buffers_bytes - whole.optimizer_bytes * (1 - 1 / shards)
+        return SLACK * (FRAMEWORK_BYTES + (1 + FRAGMENTS) * (split / pp + whole.buffers_bytes))
 
     def _cost(self, number: int) -> LayerCost:
         layer = self.form.profile.layers[number]

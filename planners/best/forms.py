@@ -1,17 +1,17 @@
-"""In what forms a model can be trained: micro-batch sizes and recomputation, each with a profile; sharded optimizers.
+"""In what forms a model can be trained: micro-batch sizes, recomputation, each with a profile; what a GPU then holds.
 
 A profile is of one micro-batch size, with or without recomputation. Sharding the optimizer's state over the pipelines
-(ZeRO's first stage: Rajbhandari et al., SC 2020) changes a profile by arithmetic: what is neither parameter nor
-gradient is divided, and the step with it. Its reduce-scatter and all-gather send what a ring all-reduce sends, so an
-iteration never takes longer for it.
+(ZeRO's first stage: Rajbhandari et al., SC 2020) divides what is neither parameter nor gradient, and the step with it.
+Its reduce-scatter and all-gather send what a ring all-reduce sends, so an iteration never takes longer for it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from ...schemas.plan import Layers
-from ...schemas.profile import Layer, Profile, held_by
+from ...schemas.errors import NoRoomError
+from ...schemas.plan import Template
+from ...schemas.profile import Device, Layer, Profile, activations_held
+from ..gpu_memory import FRAGMENTS, FRAMEWORK_BYTES, GpuMemory, gpu_memory
 
 
 @dataclass(frozen=True)
@@ -20,102 +20,84 @@ class CostedForm:
 
     Attributes:
         profile: the costs of a micro-batch, at one tensor-parallel degree or several, on the cluster's machines.
+        source: the profile as it was read or computed, for the plan to name.
         microbatch_size: samples of a micro-batch.
         recomputes: whether blocks keep their input only (activation checkpointing).
     """
 
     profile: Profile
+    source: Profile
     microbatch_size: int
     recomputes: bool
 
-    @property
-    def recomputed_bytes(self) -> float:
-        """What a worker must leave free beside its stashes while a block is computed again, all its GPUs together."""
-        return float(self.profile.model.get("recomputed_bytes", 0.0))
-
-    def degrees(self) -> list[int]:
-        """The tensor-parallel degrees for which every layer has costs, ascending."""
-        known = ({cost.tensor_parallel for cost in layer.costs} for layer in self.profile.layers)
-        return sorted(set.intersection(*known))
-
-    def trained(self, degree: int, pipelines: int) -> Profile:
-        """The profile as planners are to see it.
+    def trained(self, shards: int) -> Profile:
+        """The profile as planners are to see it: limits are given to them with the shape.
 
         Args:
-            degree: tensor-parallel.
-            pipelines: over which the optimizer's state is sharded; 1: it is not.
+            shards: pipelines over which the optimizer's state is sharded; 1: it is not.
+        """
+        layers = self.profile.layers if shards == 1 else tuple(_sharded(layer, shards) for layer in self.profile.layers)
+        return replace(self.profile, layers=layers, device=Device(self.profile.device.name))
+
+    def whole(self, degree: int) -> GpuMemory:
+        """What a GPU holds of all layers, with one micro-batch under way and an optimizer that is not sharded."""
+        layers = self.profile.layers
+        return gpu_memory(self.profile, [(0, len(layers))], activations_held(layers, degree), [0], degree=degree)
+
+    def of_column(
+        self, template: Template, column: Sequence[int], shards: int, activation_bytes: float, sent: Sequence[int]
+    ) -> GpuMemory:
+        """What a GPU of a worker holds.
+
+        Args:
+            template: of its pipeline.
+            column: its virtual stages.
+            shards: pipelines over which the optimizer's state is sharded.
+            activation_bytes: the most that it holds of them.
+            sent: of each stage, how many micro-batches are between F and the end of I at most.
+        """
+        held = [template.stages[stage].layers for stage in column]
+        degree = template.stages[column[0]].tensor_parallel
+        return gpu_memory(self.profile, held, activation_bytes, sent, degree=degree, shards=shards)
+
+    def with_one(self, template: Template, column: Sequence[int], shards: int) -> GpuMemory:
+        """The same with a single micro-batch under way."""
+        activation_bytes = sum(template.stages[stage].activation_bytes for stage in column)
+        return self.of_column(template, column, shards, activation_bytes, [1] * len(column))
+
+    def limits_bytes(self, template: Template, shards: int) -> list[float] | None:
+        """What a GPU of each column has for activations.
+
+        What a stage has sent on stays as long as its activations do; so it takes its share of what is left beside
+        parameters, state and what is computed again.
 
         Returns:
-            What is sharded is divided, and a device has the less memory for what recomputation needs.
+            None where nobody knows what GPUs have.
+
+        Raises:
+            NoRoomError: a column does not fit with a single micro-batch.
         """
-        layers = self.profile.layers if pipelines == 1 else tuple(_sharded(x, pipelines) for x in self.profile.layers)
         memory_bytes = self.profile.device.memory_bytes
-        if memory_bytes is not None:
-            memory_bytes = max(0.0, memory_bytes - self.recomputed_bytes / degree)
-        return replace(self.profile, layers=layers, device=replace(self.profile.device, memory_bytes=memory_bytes))
+        if memory_bytes is None:
+            return None
+        usable_bytes, limits = (memory_bytes - FRAMEWORK_BYTES) / (1 + FRAGMENTS), []
+        for column in template.columns:
+            one = self.with_one(template, column, shards)
+            if one.total_bytes > memory_bytes:
+                raise NoRoomError("a worker does not fit", where="--cluster")
+            none = self.of_column(template, column, shards, 0.0, [0] * len(column))
+            moving_bytes = one.activations_bytes + one.buffers_bytes - none.buffers_bytes
+            fixed_bytes = handed_out_bytes(none)
+            share = one.activations_bytes / moving_bytes if moving_bytes else 1.0
+            limits.append(max((usable_bytes - fixed_bytes) * share, one.activations_bytes))
+        return limits
 
 
-class GpuMemory(NamedTuple):
-    """What a GPU holds at most, by part, in bytes."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
-    recomputed: float
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return sum(self)
+def handed_out_bytes(memory: GpuMemory) -> float:
+    """What torch has handed out of a GPU's memory."""
+    return memory.total_bytes - memory.framework_bytes
 
 
-def memory_of(
-    form: CostedForm, held: Sequence[Layers], degree: int, pipelines: int, activation_bytes: float
-) -> GpuMemory:
-    """What each GPU of a worker holds.
-
-    Args:
-        form: of training.
-        held: ranges of layers that the worker has.
-        degree: tensor-parallel.
-        pipelines: over which the optimizer's state is sharded; 1: it is not.
-        activation_bytes: the most that each of its GPUs holds of them at once.
-    """
-    layers = form.profile.layers
-    parameters, state = held_by(layers, held)
-    _, kept = held_by(tuple(replace(one, state_bytes=_gradient_bytes(one)[0], tied_state_bytes=_gradient_bytes(one)[1])
-        for one in layers), held)  # fmt: skip
-    return GpuMemory(
-        parameters / degree,
-        kept / degree,
-        (state - kept) / degree / pipelines,
-        activation_bytes,
-        form.recomputed_bytes / degree,
-    )
-
-
-def _gradient_bytes(layer: Layer) -> tuple[float, float | None]:
-    """What of a layer's state are gradients, of all and of a tied matrix: a number as long as the parameter's.
-
-    A profile says so where they are kept in other numbers.
-    """
-    known = getattr(layer, "gradient_bytes", None)
-    whole = min(layer.parameter_bytes, layer.state_bytes) if known is None else known
-    if layer.tied_bytes is None or layer.tied_state_bytes is None:
-        return whole, layer.tied_state_bytes
-    share = layer.tied_bytes / layer.parameter_bytes if layer.parameter_bytes else 0.0
-    return whole, min(whole * share, layer.tied_state_bytes)
-
-
-def _sharded(layer: Layer, pipelines: int) -> Layer:
-    gradients, tied_gradients = _gradient_bytes(layer)
-    tied = layer.tied_state_bytes
-    if tied is not None and tied_gradients is not None:
-        tied = tied_gradients + (tied - tied_gradients) / pipelines
-    return replace(
-        layer,
-        costs=tuple(replace(cost, optimizer_s=cost.optimizer_s / pipelines) for cost in layer.costs),
-        state_bytes=gradients + (layer.state_bytes - gradients) / pipelines,
-        tied_state_bytes=tied,
-    )
+def _sharded(layer: Layer, shards: int) -> Layer:
+    costs = tuple(replace(cost, optimizer_s=cost.optimizer_s / shards) for cost in layer.costs)
+    return replace(layer, costs=costs)

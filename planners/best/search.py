@@ -16,24 +16,26 @@ from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 from ... import __version__
-from ...schemas.errors import InfeasibleError
+from ...schemas.errors import InfeasibleError, NoRoomError
 from ...schemas.network import PipelineSeats
 from ...schemas.orders import LeanSchedule
-from ...schemas.plan import Pipeline, Plan, Planner, Template, Worker
+from ...schemas.placement import links_crossed
+from ...schemas.plan import Link, Pipeline, Plan, Planner, Template, Worker
 from ...schemas.profile import Profile
-from ...schemas.quantities import print_bytes
+from ...schemas.quantities import print_bytes, print_change
 from ...schemas.text import counted
+from ..gpu_memory import GpuMemory, most_between
 from ..pipeline import plan_pipeline, scheduled
 from ..placement.pipelines import with_placed_pipelines
 from ..scheduling.evaluate import evaluate
 from ..scheduling.forms import many_problems
 from ..scheduling.solve import Effort
-from ..shape import PlacementName, Shape, template_of
+from ..shape import PlacementName, Shape, template_of, with_limits_and_delays
 from .bounds import FormTotals, least_of_cut
-from .forms import CostedForm, GpuMemory, memory_of
+from .forms import CostedForm
 
 
-class Way(NamedTuple):
+class ShapeWay(NamedTuple):
     """In what order a shape's operations run, and how many stages its workers hold."""
 
     schedule: LeanSchedule = "1f1b"
@@ -63,7 +65,7 @@ class BestQuestion:
     nodes: int
     gpus_per_node: int
     batch: int
-    ways: Sequence[Way] = (Way(), Way("zero-bubble"))
+    ways: Sequence[ShapeWay] = (ShapeWay(), ShapeWay("zero-bubble"))
     degrees: Sequence[int] | None = None
     shards: bool = True
 
@@ -98,9 +100,10 @@ class JobShape:
         """How many it uses."""
         return self.tensor_parallel * self.pp * self.dp
 
-    def asked(self, way: Way) -> Shape:
-        """The same as planners are asked for it."""
-        return Shape(self.pp, self.dp, self.microbatches, None, None, self.tensor_parallel, way.placement, way.chunks)
+    def asked(self, way: ShapeWay, limits_bytes: Sequence[float] | None = None) -> Shape:
+        """The same as planners are asked for it, with what workers have for activations."""
+        degree = self.tensor_parallel
+        return Shape(self.pp, self.dp, self.microbatches, limits_bytes, None, degree, way.placement, way.chunks)
 
     def __str__(self) -> str:
         again = ", blocks computed again" if self.form.recomputes else ""
@@ -108,7 +111,7 @@ class JobShape:
         return f"TP {self.tensor_parallel} x PP {self.pp} x DP {self.dp}, {size}{again}"
 
 
-class TimeParts(NamedTuple):
+class ShapeTime(NamedTuple):
     """Where an iteration's time goes, in s: as the worker that is busiest to the end has it.
 
     Attributes:
@@ -142,9 +145,9 @@ class PricedShape:
     """
 
     shape: JobShape
-    way: Way
+    way: ShapeWay
     iteration_time_s: float
-    parts: TimeParts
+    parts: ShapeTime
     memory: GpuMemory
 
     def samples_per_s(self, batch: int) -> float:
@@ -153,8 +156,9 @@ class PricedShape:
 
     def plan(self) -> Plan:
         """The whole plan, of all pipelines, checked."""
-        profile = self.shape.form.trained(self.shape.tensor_parallel, self.shape.shards)
-        return plan_pipeline(profile, self.shape.asked(self.way), self.way.schedule)
+        shape, profile = self.shape, self.shape.form.trained(self.shape.shards)
+        limits_bytes = shape.form.limits_bytes(template_of(profile, shape.asked(self.way)), shape.shards)
+        return plan_pipeline(profile, shape.asked(self.way, limits_bytes), self.way.schedule)
 
     def loses_by(self, best: "PricedShape") -> str:
         """What makes it slower than the best one, in words; what it is better at stands there as well."""
@@ -162,7 +166,7 @@ class PricedShape:
         whole_s = best.iteration_time_s or 1.0
         dearest = sorted(more_s, key=lambda name: -more_s[name])
         shown = [name for name in dearest if abs(more_s[name]) >= 0.005 * whole_s]
-        return ", ".join(f"{WORDS[name]} {more_s[name] / whole_s:+.1%}" for name in shown)
+        return ", ".join(f"{WORDS[name]} {print_change(more_s[name] / whole_s)}" for name in shown)
 
 
 class ShapeSearch:
@@ -184,7 +188,7 @@ class ShapeSearch:
         self.least_needed: tuple[float, JobShape] | None = None
         self._open = [0] * len(self.shapes)  # ways that may still fit
         self._totals: dict[tuple[int, int], FormTotals] = {}
-        self._profiles: dict[tuple[int, int, int], Profile] = {}
+        self._profiles: dict[tuple[int, int], Profile] = {}
         self._done: set[int] = set()
 
     def ranked(self) -> Iterator[PricedShape]:
@@ -230,18 +234,29 @@ class ShapeSearch:
         memory_bytes = shape.form.profile.device.memory_bytes
         least_bytes = totals.least_bytes(shape.pp, shape.shards)
         if memory_bytes is not None and least_bytes > memory_bytes:
-            self._refuse(number, least_bytes, ways=1)
+            self._need(shape, least_bytes)
+            self.too_large += 1
             return None
         self._open[number] = len(self._ways(shape))
         ring = PipelineSeats(shape.pp, shape.dp, shape.tensor_parallel).rings(shape.form.profile.network, 0)
-        sum_s = ring.ring_s(totals.parameter_bytes / shape.tensor_parallel, shape.dp)
+        sum_s = ring.ring_s(totals.summed_bytes / shape.tensor_parallel, shape.dp)
         return totals.least_s(shape.pp, shape.microbatches, sum_s, shape.shards)
 
-    def _profile(self, shape: JobShape) -> Profile:
-        key = id(shape.form), shape.tensor_parallel, shape.shards
-        if key not in self._profiles:
-            self._profiles[key] = shape.form.trained(shape.tensor_parallel, shape.shards)
-        return self._profiles[key]
+    def _template(self, shape: JobShape, way: ShapeWay) -> Template:
+        """The shape, cut, with what each worker has for activations.
+
+        Raises:
+            InfeasibleError: a worker does not fit.
+        """
+        key = id(shape.form), shape.shards
+        profile = self._profiles.get(key) or self._profiles.setdefault(key, shape.form.trained(shape.shards))
+        template = template_of(profile, shape.asked(way))
+        try:
+            limits_bytes = shape.form.limits_bytes(template, shape.shards)
+        except NoRoomError:
+            self._note(shape, template)
+            raise
+        return with_limits_and_delays(template, limits_bytes, {link: one.delay_s for link, one in _links(template)})
 
     def _ways(self, shape: JobShape) -> list[int]:
         """Which ways there are for it: a pipeline of one stage has one order, and there must be layers for chunks."""
@@ -252,7 +267,7 @@ class ShapeSearch:
 
     def _cut(self, number: int, shape: JobShape, bound_s: float) -> Iterator[tuple[float, int, int, int, Any]]:
         """The shape in each of its ways, with what is proven of it once its layers are cut."""
-        profile, ways = self._profile(shape), self.question.ways
+        ways = self.question.ways
         plain: Template | None = None
         for which in self._ways(shape):
             way = ways[which]
@@ -260,51 +275,44 @@ class ShapeSearch:
                 if way.placement != "plain":
                     yield bound_s, -1, number, which, None
                     continue
-                plain = plain or template_of(profile, shape.asked(way))
+                plain = plain or self._template(shape, way)
                 least_s = least_of_cut(plain, shape.microbatches, in_order=way.schedule == "1f1b")
             except InfeasibleError:
-                self._refuse(number, self._needed_bytes(shape, way))
+                self._refuse(number)
                 continue
             yield max(bound_s, least_s), -1, number, which, plain
 
-    def _priced(self, number: int, shape: JobShape, way: Way, template: Template | None) -> PricedShape | None:
+    def _priced(self, number: int, shape: JobShape, way: ShapeWay, template: Template | None) -> PricedShape | None:
         """The shape planned in one way, its pipelines all alike, so one of them; None where it does not fit."""
-        profile = self._profile(shape)
         try:
-            template = template or template_of(profile, shape.asked(way))
-            time_s, peaks_bytes = _planned(template, shape.microbatches, way)
+            template = template or self._template(shape, way)
+            plan, time_s, peaks_bytes = _planned(template, shape.microbatches, way)
         except InfeasibleError:
-            self._refuse(number, self._needed_bytes(shape, way))
+            self._refuse(number)
             return None
-        held = [[template.stages[stage].layers for stage in column] for column in template.columns]
+        held = zip(plan.workers, template.columns, peaks_bytes, strict=True)
         memory = max(
-            (memory_of(shape.form, spans, shape.tensor_parallel, shape.shards, peak)
-             for spans, peak in zip(held, peaks_bytes, strict=True)),
-            key=lambda one: one.total,
-        )  # fmt: skip
+            (
+                shape.form.of_column(template, column, shape.shards, peak_bytes, most_between(worker, column))
+                for worker, column, peak_bytes in held
+            ),
+            key=lambda one: one.total_bytes,
+        )
         return PricedShape(shape, way, time_s, _parts(template, shape.microbatches, way, time_s), memory)
 
-    def _needed_bytes(self, shape: JobShape, way: Way) -> float:
-        """What the fullest GPU would hold of it with one micro-batch under way."""
-        form = replace(shape.form, profile=replace(shape.form.profile, device=replace(
-            shape.form.profile.device, memory_bytes=None)))  # fmt: skip
-        template = template_of(form.trained(shape.tensor_parallel, shape.shards), shape.asked(way))
-        return max(
-            memory_of(
-                form,
-                [template.stages[stage].layers for stage in column],
-                shape.tensor_parallel,
-                shape.shards,
-                sum(template.stages[stage].activation_bytes for stage in column),
-            ).total
-            for column in template.columns
-        )
-
-    def _refuse(self, number: int, needed_bytes: float, ways: int | None = None) -> None:
-        self._open[number] = 0 if ways else self._open[number] - 1
+    def _refuse(self, number: int) -> None:
+        """One of a shape's ways does not fit."""
+        self._open[number] -= 1
         self.too_large += self._open[number] == 0
+
+    def _note(self, shape: JobShape, template: Template) -> None:
+        """What the fullest GPU would hold of a shape that does not fit, with one micro-batch under way."""
+        columns = (shape.form.with_one(template, column, shape.shards) for column in template.columns)
+        self._need(shape, max(one.total_bytes for one in columns))
+
+    def _need(self, shape: JobShape, needed_bytes: float) -> None:
         if self.least_needed is None or needed_bytes < self.least_needed[0]:
-            self.least_needed = needed_bytes, self.shapes[number]
+            self.least_needed = needed_bytes, shape
 
 
 def nothing_fits(search: ShapeSearch) -> InfeasibleError:
@@ -318,7 +326,7 @@ def nothing_fits(search: ShapeSearch) -> InfeasibleError:
     if room is not None:
         ways_out.insert(0, f"{room} nodes, which would do")
     if not any(form.recomputes for form in question.forms):
-        ways_out.append("a profile made with --checkpointing")
+        ways_out.append("one made with --checkpointing, which keeps less")
     return InfeasibleError(
         f"none of {counted(len(search.shapes), 'shape')} fits the memory: {shape} needs the least, at least "
         f"{print_bytes(needed_bytes)} of each GPU, which has {print_bytes(memory_bytes)}",
@@ -348,7 +356,7 @@ def _shapes_of(question: BestQuestion) -> Iterator[JobShape]:
             continue
         total = question.batch // form.microbatch_size
         divisors = [number for number in range(1, min(total, question.gpus) + 1) if total % number == 0]
-        for degree in form.degrees():
+        for degree in form.profile.degrees:
             if question.gpus_per_node % degree or (question.degrees is not None and degree not in question.degrees):
                 continue
             for pp in range(1, min(len(form.profile.layers), question.gpus // degree) + 1):
@@ -357,8 +365,13 @@ def _shapes_of(question: BestQuestion) -> Iterator[JobShape]:
                         yield JobShape(form, degree, pp, dp, total // dp, dp if question.shards else 1)
 
 
-def _planned(template: Template, microbatches: int, way: Way) -> tuple[float, Sequence[float]]:
-    """The iteration time in s, and the most activation bytes of each worker, of one of many pipelines alike."""
+def _links(template: Template) -> Iterator[tuple[int, Link]]:
+    """The links by their columns."""
+    return zip(links_crossed(template), template.links, strict=True)
+
+
+def _planned(template: Template, microbatches: int, way: ShapeWay) -> tuple[Plan, float, Sequence[float]]:
+    """One of many pipelines alike: its plan, iteration time in s, and the most activation bytes of each worker."""
     workers = tuple(Worker(0, column, "") for column in range(len(template.columns)))
     one = Plan(
         planner=Planner("pipeline", __version__, {}),
@@ -369,14 +382,15 @@ def _planned(template: Template, microbatches: int, way: Way) -> tuple[float, Se
         workers=workers,
     )
     if way.placement == "plain":
-        found = evaluate(scheduled(one, way.schedule))
-        return found.makespan_s, found.peak_memory_bytes
-    prediction = with_placed_pipelines(one, split=way.schedule == "zero-bubble", effort=Effort("heuristic")).prediction
-    assert prediction is not None
-    return prediction.iteration_time_s, prediction.peak_memory_bytes
+        plan = scheduled(one, way.schedule)
+        found = evaluate(plan)
+        return plan, found.makespan_s, found.peak_memory_bytes
+    plan = with_placed_pipelines(one, split=way.schedule == "zero-bubble", effort=Effort("heuristic"))
+    assert plan.prediction is not None
+    return plan, plan.prediction.iteration_time_s, plan.prediction.peak_memory_bytes
 
 
-def _parts(template: Template, microbatches: int, way: Way, time_s: float) -> TimeParts:
+def _parts(template: Template, microbatches: int, way: ShapeWay, time_s: float) -> ShapeTime:
     split, stages = way.schedule == "zero-bubble", template.stages
     works_s = [
         microbatches
@@ -391,4 +405,4 @@ def _parts(template: Template, microbatches: int, way: Way, time_s: float) -> Ti
     whole_s = [sum(times) for times in zip(works_s, sums_s, steps_s, strict=True)]
     last = max(range(len(whole_s)), key=whole_s.__getitem__)
     mean_s = sum(works_s) / len(works_s)
-    return TimeParts(mean_s, works_s[last] - mean_s, time_s - whole_s[last], sums_s[last], steps_s[last])
+    return ShapeTime(mean_s, works_s[last] - mean_s, time_s - whole_s[last], sums_s[last], steps_s[last])

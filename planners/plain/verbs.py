@@ -272,7 +272,10 @@ def plan_pipeline(
     known(schedule, get_args(Schedule), "--schedule")
     known(transport, get_args(Transport), "--transport")
     choice, site = parse_placement(placement, chunks), site_of(cluster, overlay)
-    shape, adapted = Shape(pp, dp, microbatches, limits_of(memory_limit), overlap=overlap), site.adapted(profile)
+    shape, adapted = (
+        Shape(pp, dp, microbatches, limits_of(memory_limit), overlap=overlap or None),
+        site.adapted(profile),
+    )
     delays = link_delays(link_delay)
 
     def made(degrees: Degrees) -> Plan:

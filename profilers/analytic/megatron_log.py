@@ -17,6 +17,7 @@ from ...schemas.text import joined
 from ..failslow.readers.formats import Megatron
 from .costs import DecoderShape, MicrobatchShape
 from .observed import ObservedRun
+from .software import Software
 
 _BEGIN, _END = re.compile(r"-+ arguments -+"), re.compile(r"-+ end of arguments -+")
 _ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:|\d+:)?\s+(\w+)\s+(?:\.+\s+)?(\S.*?)\s*$")
@@ -83,6 +84,11 @@ class MegatronArguments:
         """Whether it is this word."""
         return self._text(name) == word
 
+    def number(self, name: str) -> float:
+        """A plain number; 0 where there is none."""
+        text = self._text(name) or "0"
+        return float(text) if re.fullmatch(r"[\d.]+(?:e-?\d+)?", text) else 0.0
+
     def _text(self, name: str) -> str | None:
         value = self._values.get(name)
         return None if value == "None" else value
@@ -145,7 +151,7 @@ def _run_of(
     per_microbatch = 1e3 * microbatches
     return ObservedRun(
         shape=_shape_of(arguments, arguments.count("padded_vocab_size", vocabulary or None)),
-        batch=MicrobatchShape(size, arguments.count("seq_length"), _dtype_of(arguments)),
+        batch=MicrobatchShape(size, arguments.count("seq_length"), _dtype_of(arguments), _software_of(arguments)),
         is_checkpointing=recomputes,
         tensor_parallel=arguments.count("tensor_model_parallel_size"),
         pp=pp,
@@ -164,6 +170,19 @@ def _dtype_of(arguments: MegatronArguments) -> DataType:
             found: DataType = dtype
             return found
     return "fp32"
+
+
+def _software_of(arguments: MegatronArguments) -> Software:
+    """How it computed. Gradients are added by a kernel of their own, in fp32 where they are accumulated so."""
+    is_flash = arguments.flag("use_flash_attn") or arguments.is_word("transformer_impl", "transformer_engine")
+    dtype = _dtype_of(arguments)
+    return Software(
+        attention="flash" if is_flash else "unfused",
+        dropout=arguments.number("attention_dropout") > 0 or arguments.number("hidden_dropout") > 0,
+        sequence_parallel=arguments.flag("sequence_parallel"),
+        gradients="fp32" if arguments.flag("accumulate_allreduce_grads_in_fp32") else dtype,
+        sustained=True,
+    )
 
 
 def _shape_of(arguments: MegatronArguments, vocabulary: int) -> DecoderShape:

@@ -33,7 +33,7 @@ class ObservedRun:
 
     Attributes:
         shape: of the model.
-        batch: of a micro-batch.
+        batch: of a micro-batch, and by what kind of program it was computed.
         is_checkpointing: blocks kept their inputs only.
         tensor_parallel: the degree.
         pp: stages of a pipeline.
@@ -176,7 +176,7 @@ def _profile(run: ObservedRun, device: Gpu, corrections: Calibration) -> Profile
         run.shape,
         run.batch,
         device,
-        rates_of(device, run.batch.dtype),
+        rates_of(device, run.batch.dtype, software=run.batch.software),
         corrections=corrections,
         is_checkpointing=run.is_checkpointing,
         degrees=(run.tensor_parallel,),

@@ -9,14 +9,20 @@ from ...schemas.quantities import parse_time_s
 from ...schemas.sweep_file import flag, items_of, placed, require_keys, word
 from .configuration import known_model
 from .costs import MicrobatchShape
+from .estimate import BEST_TYPES
 from .observed import ObservedRun
+from .software import USUAL_SOFTWARE, Software
 
 NEEDED = ("model", "pp", "global_batch", "iteration")
 KEYS = (*NEEDED, "gpu", "dtype", "microbatch_size", "sequence_length", "tensor_parallel", "dp", "checkpointing")
 
 
-def read_observed_run(path: str) -> ObservedRun:
-    """Read one; `-` is standard input.
+def read_observed_run(path: str, software: Software = USUAL_SOFTWARE) -> ObservedRun:
+    """Read one.
+
+    Args:
+        path: of the file.
+        software: how the program computed that ran.
 
     Raises:
         InvalidInputError: a setting is missing, not known, or at odds with another; says the line.
@@ -38,11 +44,11 @@ def read_observed_run(path: str) -> ObservedRun:
             "check global_batch, microbatch_size and dp",
         )
     gpu = _gpu(entries["gpu"]) if "gpu" in entries else None
-    default: DataType = "fp32" if gpu is not None and "bf16" not in known_gpu(gpu).peaks else "bf16"
-    dtype: DataType = word(entries["dtype"], get_args(DataType)) if "dtype" in entries else default
+    suits: DataType = "bf16" if gpu is None else next(one for one in BEST_TYPES if one in known_gpu(gpu).peaks)
+    dtype: DataType = word(entries["dtype"], get_args(DataType)) if "dtype" in entries else suits
     return ObservedRun(
         shape=known.shape,
-        batch=MicrobatchShape(size, count("sequence_length", known.sequence_length), dtype),
+        batch=MicrobatchShape(size, count("sequence_length", known.sequence_length), dtype, software),
         is_checkpointing="checkpointing" in entries and flag(entries["checkpointing"]),
         tensor_parallel=count("tensor_parallel"),
         pp=count("pp"),

@@ -17,7 +17,8 @@ SHAPE = ("--pp", "2", "--dp", "2", "--microbatches", "2")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a profile at degrees 1, 2 and 4 whose device holds 60 bytes, and a plan of it at degree 2."""
     place = tmp_path_factory.mktemp("degrees")
-    costs = tuple(LayerCost(*[0.004 / degree] * 3, tensor_parallel=degree) for degree in (1, 2, 4))
+    each_s = {degree: 0.004 / degree for degree in (1, 2, 4)}
+    costs = tuple(LayerCost(one_s, one_s, one_s, tensor_parallel=degree) for degree, one_s in each_s.items())
     layer = Layer(costs, activation_bytes=4.0, state_bytes=20.0)
     write_document(str(place / "p.json"), Profile((layer,) * 4, {"name": "gpt-tiny"}, device=Device(None, 60.0)))
     assert plan("pipeline", "--tensor-parallel", "2", "-o", "two.json", cwd=place).returncode == 0
@@ -100,7 +101,21 @@ def test_rtk_run_refuses_by_name(folder: Path) -> None:
 
 def test_a_replay_takes_the_degree_that_trains_most(folder: Path) -> None:
     """`auto` says what each degree trains, and the report has the one taken; one a stage is refused."""
-    rtk("trace", "generate", "--nodes", "4", "--days", "0.01", "--mtbf", "1h", "-o", "t.jsonl", cwd=folder)
+    rtk(
+        "trace",
+        "generate",
+        "--nodes",
+        "4",
+        "--days",
+        "0.01",
+        "--mtbf",
+        "1h",
+        "--repair",
+        "1h",
+        "-o",
+        "t.jsonl",
+        cwd=folder,
+    )
     asked = ("replay", "--profile", "p.json", "--trace", "t.jsonl", *SHAPE, "--policies", "spares")
     done = rtk(*asked, "--tensor-parallel", "auto", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr

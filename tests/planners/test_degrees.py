@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
-from typing import Any
+from itertools import accumulate, combinations, pairwise
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +20,9 @@ from rtk.schemas.cluster import Cluster, seats_of_shape
 from rtk.schemas.degrees import parse_degrees, print_degrees
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, NoRoomError
+from rtk.schemas.network import PipelineSeats
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import Device, Layer, LayerCost, Profile
+from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, NodeNetwork, Profile
 
 DEGREES = (1, 2, 4)
 Planned = Callable[..., Plan]
@@ -206,6 +207,32 @@ def test_an_atlas_knows_on_which_gpus_its_workers_are(tmp_path: Any) -> None:
     plan = plan_from_atlas(str(tmp_path / "atlas"), cluster="4x4", overlay=str(tmp_path / "dead.yaml"))
     assert [worker.name for worker in plan.workers if worker.failed] == ["0/1"]
     assert {plan.gpus_of(worker) for worker in plan.workers} == {4}
+
+
+@given(
+    degrees=st.lists(st.integers(1, 4), min_size=2, max_size=5).map(tuple), pipelines=st.integers(1, 6),
+    gpus=st.integers(1, 12), side_by_side=st.sampled_from(["stages", "peers"]),
+)  # fmt: skip
+def test_hops_and_rings_know_each_stages_own_degree(
+    degrees: tuple[int, ...], pipelines: int, gpus: int, side_by_side: Literal["stages", "peers"]
+) -> None:
+    """Whether a hop leaves a node is as the GPUs sit; one degree and the same one a stage are the same."""
+    network = Network(Connection(1.0, 8.0), Connection(5.0, 2.0), NodeNetwork(gpus, 4.0, side_by_side))
+    seating, workers = PipelineSeats(len(degrees), pipelines, degrees), range(len(degrees))
+    rows = [(k, i) for k in range(pipelines) for i in workers]
+    order = rows if side_by_side == "stages" else sorted(rows, key=lambda place: place[::-1])
+    first = dict(zip(order, accumulate((degrees[i] for _, i in order), initial=0), strict=False))
+    for here, there in pairwise(workers):
+        leaves = any(first[k, here] // gpus != first[k, there] // gpus for k in range(pipelines))
+        assert seating.crosses(network, here, there) == leaves
+    alike, each = (
+        PipelineSeats(len(degrees), pipelines, degrees[0]),
+        PipelineSeats(len(degrees), pipelines, degrees[:1] * len(degrees)),
+    )
+    assert [alike.hop_s(network, 64.0, *ends) for ends in pairwise(workers)] == [
+        each.hop_s(network, 64.0, *ends) for ends in pairwise(workers)
+    ]
+    assert {alike.rings(network, i) for i in workers} == {each.rings(network, i) for i in workers}
 
 
 @given(

@@ -1,0 +1,184 @@
+"""`rtk plan best`: nothing that is enumerated is faster, bounds are bounds, and what it says of shapes is true."""
+
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rtk.planners.best.answer import OPTION
+from rtk.planners.best.bounds import FormTotals, least_of_cut
+from rtk.planners.best.forms import CostedForm
+from rtk.planners.best.search import BestQuestion, PricedShape, ShapeSearch, ShapeWay
+from rtk.planners.gpu_memory import FRAGMENTS, FRAMEWORK_BYTES
+from rtk.planners.shape import template_of
+from rtk.schemas.check import check_plan
+from rtk.schemas.cluster_file import counted_cluster
+from rtk.schemas.errors import InfeasibleError, InvalidInputError
+from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
+from rtk.shaping import plan_best
+
+GB = 1e9
+
+
+@st.composite
+def costed_forms(draw: st.DrawFn) -> CostedForm:
+    """A few unlike layers at degrees 1 and 2, on GPUs that hold some of them."""
+    seconds, sizes = st.sampled_from((0.5, 1.0, 1.0, 2.0)), st.sampled_from((0.0, 1.0, 2.0))
+    again = draw(st.booleans())
+    layers = []
+    for _ in range(draw(st.integers(2, 4))):
+        forward_s, input_s, weight_s, step_s = draw(st.tuples(seconds, seconds, seconds, sizes))
+        costs = tuple(
+            LayerCost(share * forward_s, share * input_s, share * weight_s, share * step_s, tensor_parallel=degree)
+            for degree, share in ((1, 1.0), (2, 0.6))
+        )
+        own = draw(sizes) * GB
+        layers.append(
+            Layer(
+                costs,
+                parameter_bytes=own,
+                state_bytes=3 * own,
+                activation_bytes=draw(sizes) * GB,
+                output_bytes=draw(sizes) * GB / 4,
+            )
+        )
+    memory_bytes = draw(st.sampled_from((None, 12.0, 20.0, 40.0)))
+    device = Device("a GPU", None if memory_bytes is None else memory_bytes * GB)
+    network = Network(inter_node=Connection(0.05, draw(st.sampled_from((2.0, 20.0))) * GB))
+    model = {"checkpointing": True, "recomputed_bytes": GB / 2} if again else {}
+    profile = Profile(tuple(layers), model, device=device, network=network)
+    return CostedForm(profile, profile, draw(st.sampled_from((1, 2))), again)
+
+
+def enumerated(search: ShapeSearch) -> dict[int, PricedShape]:
+    """Every shape planned in every way, without any bound: the fastest way of each that fits."""
+    found: dict[int, PricedShape] = {}
+    for (number, shape), way in product(enumerate(search.shapes), search.question.ways):
+        if shape.pp * way.chunks > len(shape.form.profile.layers):
+            continue
+        search._open[number] += 1
+        priced = search._priced(number, shape, way, None)
+        if priced is not None and (number not in found or priced.iteration_time_s < found[number].iteration_time_s):
+            found[number] = priced
+    return found
+
+
+def question_of(forms: list[CostedForm], shards: bool = True, placed: bool = False) -> BestQuestion:
+    """Two nodes of two GPUs, eight samples."""
+    ways = (ShapeWay(), ShapeWay("zero-bubble"), *((ShapeWay("1f1b", "v", 2),) if placed else ()))
+    return BestQuestion(forms, 2, 2, 8, ways, None, shards)
+
+
+def require_true_order(question: BestQuestion) -> None:
+    """All shapes come in ascending order of their best plan, with the times of an enumeration that knows no bound."""
+    search, every = ShapeSearch(question), enumerated(ShapeSearch(question))
+    ranked = [one.iteration_time_s for one in search.ranked()]
+    assert ranked == sorted(ranked)
+    assert ranked == pytest.approx(sorted(one.iteration_time_s for one in every.values()))
+    assert search.too_large == len(search.shapes) - len(every)
+
+
+@settings(max_examples=40)
+@given(st.lists(costed_forms(), min_size=1, max_size=2), st.booleans())
+def test_the_search_finds_what_full_enumeration_finds(forms: list[CostedForm], shards: bool) -> None:
+    """Shapes come in their true order, of one form or several."""
+    require_true_order(question_of(forms, shards))
+
+
+@settings(max_examples=4)
+@given(costed_forms())
+def test_the_search_finds_what_full_enumeration_finds_among_placements(form: CostedForm) -> None:
+    """The same where workers may hold several stages."""
+    require_true_order(question_of([form], placed=True))
+
+
+@settings(max_examples=40)
+@given(costed_forms(), st.booleans())
+def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool) -> None:
+    """No plan takes less than what is proven of its shape, nor less than of its cut, nor holds less than is proven."""
+    search = ShapeSearch(question_of([form], shards))
+    for number, one in enumerated(search).items():
+        shape = one.shape
+        bound_s = search._bound_s(number, shape)
+        assert bound_s is not None and bound_s <= one.iteration_time_s
+        template = template_of(form.trained(shape.shards), shape.asked(ShapeWay()))
+        in_order = one.way.schedule == "1f1b"
+        assert least_of_cut(template, shape.microbatches, in_order=in_order) <= one.iteration_time_s
+        totals = FormTotals(form, shape.tensor_parallel)
+        assert totals.least_bytes(shape.pp, shape.shards) <= one.memory.total_bytes
+
+
+@settings(max_examples=20)
+@given(costed_forms())
+def test_what_is_said_of_a_shape_is_true_of_its_plan(form: CostedForm) -> None:
+    """The whole plan of all pipelines is valid, takes what one of them took, and a GPU has room for all it holds."""
+    for one in ShapeSearch(question_of([form], placed=True)).ranked():
+        made = one.plan()
+        assert not check_plan(made)
+        assert made.prediction is not None
+        assert made.prediction.iteration_time_s == pytest.approx(one.iteration_time_s)
+        assert sum(one.parts) == pytest.approx(one.iteration_time_s)
+        memory_bytes = form.profile.device.memory_bytes
+        assert memory_bytes is None or one.memory.total_bytes <= memory_bytes * (1 + 1e-9)
+
+
+@settings(max_examples=25)
+@given(costed_forms())
+def test_a_sharded_optimizer_is_never_slower(form: CostedForm) -> None:
+    """So the search leaves out what is not sharded, where it may shard: the fastest of those is no faster."""
+    best = [next(ShapeSearch(question_of([form], shards)).ranked(), None) for shards in (True, False)]
+    assume(best[1] is not None)
+    assert best[0] is not None and best[1] is not None
+    assert best[0].iteration_time_s <= best[1].iteration_time_s * (1 + 1e-9)
+
+
+LAYER = Layer((LayerCost(1.0, 1.0, 1.0, 0.5),), parameter_bytes=GB, state_bytes=3 * GB, activation_bytes=GB)
+
+
+def test_a_plan_says_how_its_shape_was_chosen() -> None:
+    """Its options count what was ruled out, and it names the profile as it was given."""
+    found = plan_best(Profile((LAYER,) * 4), cluster="2x2", batch=8)
+    made = found.plan()
+    told = made.planner.options[OPTION]
+    assert told["batch"] == 8
+    assert told["shapes"] == told["memory"] + told["bound"] + told["planned"]
+    assert found.tree()["shapes"][0]["iteration_time_s"] == made.prediction.iteration_time_s  # type: ignore[union-attr]
+
+
+def test_a_cluster_that_no_shape_fits() -> None:
+    """The error says which shape needs the least, how much that is, and how many nodes would do."""
+    small = Profile((LAYER,) * 4, device=Device("a GPU", FRAMEWORK_BYTES + 5 * (1 + FRAGMENTS) * GB))
+    assert plan_best(small, cluster="4x1", batch=8).best.shape.pp == 4
+    with pytest.raises(InfeasibleError) as caught:
+        plan_best(small, cluster="2x1", batch=8)
+    assert "none of" in caught.value.what and "needs the least" in caught.value.what
+    assert "4 nodes, which would do" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"batch": 7, "microbatch_size": None}, "7 samples are no whole number of micro-batches of 2"),
+        ({"batch": 8, "recompute": True}, "the profile is of one form"),
+        ({"batch": 8, "gpu": "h100-sxm"}, "the profile is of one form"),
+        ({"batch": 8, "tensor_parallel": [2]}, "no tensor-parallel degree is left"),
+        ({"batch": 8, "schedule": "gpipe"}, "gpipe"),
+    ],
+)
+def test_what_cannot_be_searched(given: dict[str, object], says: str) -> None:
+    """What contradicts a profile, or leaves nothing to search, is one clear error."""
+    profile = Profile((LAYER,) * 4, microbatch_size=2)
+    with pytest.raises(InvalidInputError, match=says):
+        plan_best(profile, cluster=counted_cluster(2, 2), **given)  # type: ignore[arg-type]
+
+
+def test_where_nodes_fail_spares_may_be_worth_more_than_speed() -> None:
+    """Every shape that may be the best in expectation is replayed, and none does better than without failures."""
+    found = plan_best(Profile((LAYER,) * 4), cluster="4x1", batch=8, mtbf=86400.0)
+    assert found.expected and found.is_proven
+    best = found.expected[0]
+    assert all(one.goodput <= 1 + 1e-9 for one in found.expected)
+    assert all(one.samples_per_s <= best.samples_per_s for one in found.expected)
+    missing = [one for one in found.shapes if all(one is not other.priced for other in found.expected)]
+    assert found.unreplayed or all(one.samples_per_s(8) <= best.samples_per_s for one in missing)
