@@ -359,7 +359,8 @@ def facts_of(label: str, timeline: Drawable) -> str:
     makespan_s = float(columns.end_s.max()) - columns.first_start_s
     workers = {*columns.busy, *(sizes.worker for sizes in columns.workers)}
     # One after the other, as a loop would: numpy's own order of summing gives other last digits.
-    busy_s = float(np.add.accumulate((columns.end_s - columns.start_s)[columns.is_computed])[-1:].sum())
+    once = columns.is_computed & (columns.half != 2)  # of two side by side one
+    busy_s = float(np.add.accumulate((columns.end_s - columns.start_s)[once])[-1:].sum())
     there_s = len(workers) * makespan_s - sum(absence.end_s - absence.start_s for absence in absences(columns))
     bubbles = 1 - busy_s / there_s if there_s > 0 else 0.0
     paced = " · paced (operations stretched to the plan's durations)" if columns.paced else ""

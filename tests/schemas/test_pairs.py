@@ -18,6 +18,8 @@ from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import check_order_text, flattened, parse_columns, parse_order, print_order
 from rtk.schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from rtk.schemas.quantities import print_percent
+from rtk.viz.facts import facts_of
 
 from ..paired_plans import paired_plans
 
@@ -161,7 +163,9 @@ def test_a_pair_of_a_micro_batch_with_itself_is_refused() -> None:
 def test_bars_of_a_pair_share_a_row() -> None:
     """The forward is drawn in the upper half, the backward in the lower one, all others over the whole height."""
     plan = _plan(0.8, "F0 F1 (F2;B0) B1 B2", "F0 (F1;B0) (F2;B1) B2")
-    columns = columns_of(simulate(plan).timeline)
+    simulated = simulate(plan)
+    columns = columns_of(simulated.timeline)
+    assert f"bubbles {print_percent(simulated.bubble_ratio)}" in facts_of("", columns)
     drawn = {
         (columns.names[columns.worker[row]], columns.op(row)): half for row, half in enumerate(columns.half.tolist())
     }
