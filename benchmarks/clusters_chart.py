@@ -20,8 +20,7 @@ def write_chart(result: Mapping[str, Any], path: Path) -> None:
         [
             "Left: 46 shapes of models of 176 to 195 billion parameters on 384 A100, each predicted by constants that "
             "were fitted on the other models. Right: four jobs on 16 to 256 V100, by which their sustained "
-            "share was "
-            "chosen."
+            "share was chosen."
         ]
     )
     sheet.key([((BEFORE,), "before", False), ((AFTER,), "program and network told", False)])

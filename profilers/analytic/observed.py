@@ -16,7 +16,7 @@ from ...schemas.gpus import Gpu
 from ...schemas.gpus import gpu as known_gpu
 from ...schemas.plan import Plan
 from ...schemas.profile import FEWEST_FOR_A_SPREAD, Profile, half_width
-from ...schemas.quantities import print_share, print_time
+from ...schemas.quantities import print_change, print_percent, print_share, print_time
 from ...schemas.text import counted
 from .costs import WORKS, DecoderShape, MicrobatchShape
 from .estimate import Calibration, Correction, Corrections, Learned, analytic_profile, rates_of

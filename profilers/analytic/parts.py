@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from ...schemas.errors import InvalidInputError
 from ...schemas.gpus import gpu
 from ...schemas.profile import Profile, form_of
+from ...schemas.quantities import print_percent
 from .configuration import known_model
 from .costs import WORKS, Kind, MicrobatchShape, Work, stream_bytes
 from .estimate import Rates, rates_of

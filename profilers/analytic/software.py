@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import DataType
+from ...schemas.quantities import print_time
 
 Attention = Literal["flash", "unfused"]
 
@@ -49,7 +50,9 @@ class Software:
             raise InvalidInputError(f"{self.attention!r} is no attention", where="--attention", fix=f"take {known}")
         if self.kernel_gap_s is not None and not 0 <= self.kernel_gap_s < inf:
             raise InvalidInputError(
-                f"{print_time(self.kernel_gap_s)} is no gap between kernels", where="--kernel-gap", fix="write 47us, say"
+                f"{print_time(self.kernel_gap_s)} is no gap between kernels",
+                where="--kernel-gap",
+                fix="write 47us, say",
             )
 
     def options(self) -> dict[str, Any]:

@@ -126,6 +126,7 @@ DURATIONS = {
     "--times": ("7s,3500ms", "7,3.5"),
     "--mitigate": ("S3=20s,S4=10min", "S3=20,S4=600"),
     "--heartbeat-limit": ("500ms", "0.5"),
+    "--kernel-gap": ("47us", "0.000047"),
     "--stall-limit": ("1min", "60"),
     "--regroup": ("50ms", "0.05"),
     "--patience": ("1min", "60"),
