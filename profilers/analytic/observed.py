@@ -149,8 +149,8 @@ def _from_iterations(run: ObservedRun, device: Gpu, plan_of: PlanOf) -> tuple[Ca
     return _corrected(factor, factor), [
         f"learned from {counted(len(run.iterations_s), 'iteration')} of {run.source} ({run.words}): computing takes "
         f"{factor:.3f} of what is computed{_sure(run.iterations_s)}",
-        f"one number for all computing, which is {print_percent(share)} of the iteration; whatever is wrong with the rest, "
-        "messages and sums as computed, is in it",
+        f"one number for all computing, which is {print_percent(share)} of the iteration; whatever is wrong with the "
+        "rest, messages and sums as computed, is in it",
     ]
 
 

@@ -94,9 +94,10 @@ def test_a_forked_process_is_as_if_started_anew(nursery: Nursery) -> None:
 def test_descriptors_come_under_the_numbers_asked_for(nursery: Nursery) -> None:
     """Also where numbers change places."""
     with TemporaryFile("w+") as first, TemporaryFile("w+") as second, Path(os.devnull).open() as nothing:
-        files = {0: nothing.fileno(), 1: first.fileno(), 2: 2, first.fileno(): 1, 40: second.fileno()}
+        above = max(first.fileno(), second.fileno()) + 1
+        files = {0: nothing.fileno(), 1: first.fileno(), 2: 2, first.fileno(): 1, above: second.fileno()}
         process = nursery.fork("program:main", ["tell"], {}, files)
-        assert f"[0, 1, 2, {first.fileno()}, 40]" in _said(process, first)
+        assert f"[0, 1, 2, {first.fileno()}, {above}]" in _said(process, first)
 
 
 @pytest.mark.parametrize(("arguments", "code"), [("end 0", 0), ("end 7", 7), ("raise", 1)])
