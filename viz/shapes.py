@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, floor
 
 from ..schemas.quantities import print_number, ticks
 from .painter import PAD, WIDTH, Picture, Sheet, number_axis, painting
@@ -58,7 +59,8 @@ def shapes_picture(
     times = [point.time_s for point in points]
     low, high = max(0.0, min(times) - 0.1 * (max(times) - min(times)) - 1e-9), max(times) * 1.02 + 1e-9
     panel = sheet.panel(HEIGHT, LEFT, WIDTH - PAD, (0.0, right), (low, high))
-    across, upwards = ticks(right, 10), [place for place in ticks(high, 12) if place >= low]
+    step = ticks(high - low, 6)[1]
+    across, upwards = ticks(right, 10), [step * count for count in range(ceil(low / step), floor(high / step) + 1)]
     number_axis(panel, "x", across, [print_number(place) for place in across])
     number_axis(panel, "y", upwards, [print_number(place) for place in upwards])
     panel.set_xlabel("memory of the fullest GPU (GB)", labelpad=4)
