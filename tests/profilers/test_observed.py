@@ -87,7 +87,7 @@ def test_timers_tell_what_each_pass_takes(run: ObservedRun, forward: float, back
     found = learned.corrections["block"]
     assert found.forward.matrix == pytest.approx(forward, rel=1e-6)
     assert found.backward_input.rest == pytest.approx(backward, rel=1e-6)
-    assert "(+0.0%)" in learned.remarks[1] or "(-0.0%)" in learned.remarks[1]
+    assert "(+0 %)" in learned.remarks[1] or "(-0 %)" in learned.remarks[1]
 
 
 @settings(max_examples=15)
