@@ -6,9 +6,9 @@ and what is proven of it, is written into the plan: the rejected ones are part o
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from ..schemas.documents import typed
 from ..schemas.errors import InfeasibleError, InvalidInputError, remark
@@ -24,7 +24,8 @@ Transport = Literal["auto", "direct", "delegated"]
 NAMES = ("plain", "loop", "v", "best")
 OPTION = "placements"  # of the planner
 USUAL_CHUNKS = 2
-SAME = 1e-9  # iteration times this close, relatively, differ by rounding
+SAME = 1e-9  # worths this close, relatively, differ by rounding
+Tried = TypeVar("Tried")  # what is compared: a shape, or degrees
 
 
 @dataclass(frozen=True)
@@ -116,18 +117,45 @@ def plan_chosen(
     shapes = choice.shapes(shape)
     if choice.name != "best":
         return make(shapes[0])
-    found = [(one, _attempt(one, make)) for one in shapes]
+    is_direct = transport == "direct"
+
+    def told(one: Shape, plan: Plan | InfeasibleError, worth_s: float | None) -> dict[str, Any]:
+        return {**_row(one, plan), **({"direct_s": worth_s} if is_direct and worth_s is not None else {})}
+
+    return best_compared(OPTION, shapes, make, direct_time_s if is_direct else _time_s, told)
+
+
+def best_compared(
+    option: str,
+    tried: Iterable[Tried],
+    make: Callable[[Tried], Plan],
+    worth: Callable[[Plan], float],
+    told: Callable[[Tried, Plan | InfeasibleError, float | None], dict[str, Any]],
+) -> Plan:
+    """The plan of least worth, of equal ones the first; an option of its planner says what each was worth.
+
+    Args:
+        option: its name.
+        tried: what to plan for.
+        make: a plan for one of them.
+        worth: what plans are compared by.
+        told: what the option says of one: what was tried, its plan or refusal, and its worth, if it has one.
+
+    Raises:
+        InfeasibleError: none can be planned; says why the first cannot.
+        InvalidInputError: as `make` does.
+    """
+    found = [(one, _attempt(one, make)) for one in tried]
     plans = [plan for _, plan in found if isinstance(plan, Plan)]
     if not plans:
         raise next(error for _, error in found if isinstance(error, InfeasibleError))
-    worth_s = {id(plan): direct_time_s(plan) if transport == "direct" else _time_s(plan) for plan in plans}
-    least_s = min(worth_s.values())
-    best = next(plan for plan in plans if worth_s[id(plan)] * (1 - SAME) <= least_s)
-    told = []
-    for one, plan in found:
-        priced = {"direct_s": worth_s[id(plan)]} if transport == "direct" and id(plan) in worth_s else {}
-        told.append({**_row(one, plan), **priced, **({"chosen": True} if plan is best else {})})
-    return replace(best, planner=replace(best.planner, options=best.planner.options | {OPTION: told}))
+    worths = {id(plan): worth(plan) for plan in plans}
+    least = min(worths.values())
+    best = next(plan for plan in plans if worths[id(plan)] * (1 - SAME) <= least)
+    rows = [
+        {**told(one, plan, worths.get(id(plan))), **({"chosen": True} if plan is best else {})} for one, plan in found
+    ]
+    return replace(best, planner=replace(best.planner, options=best.planner.options | {option: rows}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +266,9 @@ def _holding(stage: Stage, up_s: float, down_s: float) -> Stage:
     )
 
 
-def _attempt(shape: Shape, make: Callable[[Shape], Plan]) -> Plan | InfeasibleError:
+def _attempt(tried: Tried, make: Callable[[Tried], Plan]) -> Plan | InfeasibleError:
     try:
-        return make(shape)
+        return make(tried)
     except InfeasibleError as error:
         return error
 

@@ -18,14 +18,13 @@ from ..schemas.fields import STRICT, Bytes, Count, Ratio, Seconds
 from ..schemas.plan import Plan, Proof
 from ..schemas.profile import Profile
 from ..schemas.text import counted, joined
-from .choosing import worth_of, worth_words
+from .choosing import best_compared, worth_of, worth_words
 from .shape import Shape, template_of
 
 if TYPE_CHECKING:
     from ..schemas.cluster import Cluster
 
 OPTION = "degrees"  # of the planner: what `auto` has compared
-SAME = 1e-9  # worths this close, relatively, differ by rounding
 
 
 @dataclass(frozen=True)
@@ -144,24 +143,13 @@ def plan_at_degrees(choice: DegreeChoice, make: Callable[[Degrees], Plan]) -> Pl
     if not choice.is_auto:
         with naming_what_fits(choice):
             return make(choice.tried[0])
-    found = [(degree, _attempt(degree, make)) for degree in choice.tried]
-    plans = [(degree, plan) for degree, plan in found if isinstance(plan, Plan)]
-    if not plans:
-        raise next(error for _, error in found if isinstance(error, InfeasibleError))
-    worths = {id(plan): _worth(plan, choice.cluster) for _, plan in plans}
-    least = min(worths.values())
-    _, best = next(one for one in plans if worths[id(one[1])] * (1 - SAME) <= least)
-    told = [
-        {**_row(degree, choice.shape, plan), **({"chosen": True} if plan is best else {})} for degree, plan in found
-    ]
-    return replace(best, planner=replace(best.planner, options=best.planner.options | {OPTION: told}))
-
-
-def _attempt(degree: Degrees, make: Callable[[Degrees], Plan]) -> Plan | InfeasibleError:
-    try:
-        return make(degree)
-    except InfeasibleError as error:
-        return error
+    return best_compared(
+        OPTION,
+        choice.tried,
+        make,
+        lambda plan: _worth(plan, choice.cluster),
+        lambda degree, plan, _: _row(degree, choice.shape, plan),
+    )
 
 
 def _worth(plan: Plan, cluster: "Cluster | None") -> float:

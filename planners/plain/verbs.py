@@ -25,8 +25,8 @@ from ..batch.distribute import Distribution, distribute
 from ..batch.distribute import Objective as BatchObjective
 from ..batch.distribute import Solver as BatchSolver
 from ..batch.exact import Pace
-from ..choosing import Transport, parse_placement, plan_chosen
-from ..degrees import SAME, choose_degrees, degrees_within, no_degree, plan_at_degrees, usual_degree
+from ..choosing import SAME, Transport, parse_placement, plan_chosen
+from ..degrees import choose_degrees, degrees_within, no_degree, plan_at_degrees, usual_degree
 from ..greyhound.mitigate import Switching, plan_switches
 from ..greyhound.mitigate import plan_topology as topology_of
 from ..joint.plan import plan_joint as joint_of
