@@ -32,7 +32,8 @@ class ComputedOptions:
             "--calibrate",
             metavar="FILE",
             help="Of a computed model: a smaller one's profile, measured on that GPU; a log of Megatron with its "
-            "arguments; or a measured iteration and its settings (.yaml).",
+            "arguments; a trace of torch's profiler with shapes; or a job's settings with its iterations, log or trace "
+            "(.yaml).",
         ),
     ] = None
     attention: Annotated[

@@ -207,7 +207,7 @@ def model(
 def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profile:
     """A computed profile, without torch."""
     from ..calibrating import read_calibration
-    from ..profilers.analytic.estimate import Learned, numbers_of, profile_analytic
+    from ..profilers.analytic.estimate import Learned, profile_analytic
 
     cluster, gpu = None, analysis.gpu
     if analysis.cluster is not None:
@@ -230,13 +230,6 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
     if isinstance(calibrate, Learned):
         for words in calibrate.remarks:
             remark(words)
-    own = None if calibrate is None else numbers_of(calibrate)
-    if own is not None and form.dtype not in (None, own):
-        raise InvalidInputError(
-            f"it was measured in {own}, and says nothing of {form.dtype}",
-            where=f"--calibrate {analysis.calibrate}",
-            fix=f"measure it with --dtype {form.dtype}",
-        )
     given = {option: value for option, value in form.given().items() if option != "cut"}
     profile = profile_analytic(
         name,
