@@ -99,17 +99,27 @@ def learn(run: ObservedRun, device: Gpu, plan_of: PlanOf) -> Learned:
     return learned_of(run, device, corrections, remarks)
 
 
-def learned_of(run: ObservedRun, device: Gpu, corrections: Calibration, remarks: Sequence[str]) -> Learned:
-    """What was learned from a run, with how far it goes for a GPU."""
+def learned_of(
+    run: ObservedRun, device: Gpu, corrections: Calibration, remarks: Sequence[str], called: str | None = None
+) -> Learned:
+    """What was learned from a run, with how far it goes for a GPU; `called` as for `about_gpus`."""
     words = f"{run.source}: {run.words}"
-    told = (*remarks, *about_gpus(run.gpu, device, run.source))
+    told = (*remarks, *about_gpus(run.gpu, device, run.source, called))
     return Learned(corrections, run.batch.dtype, run.shape.parameters, run.batch.tokens, words, told)
 
 
-def about_gpus(measured_on: str | None, device: Gpu, source: str) -> list[str]:
-    """What is to be said of the GPU that was measured, where it is not surely the one that is computed for."""
+def about_gpus(measured_on: str | None, device: Gpu, source: str, called: str | None = None) -> list[str]:
+    """What is to be said of the GPU that was measured, where it is not surely the one that is computed for.
+
+    Args:
+        measured_on: its name in rtk's table; None where nobody says, or it is not there.
+        device: that is computed for.
+        source: whence the times are known.
+        called: what the driver calls it; None where nobody says.
+    """
     if measured_on is None:
-        return [f"{source} does not say on which GPU: it is taken to be {device.name}"]
+        what = f"{source} does not say on which GPU" if called is None else f"{source} is of {called}, which rtk lacks"
+        return [f"{what}: it is taken to be {device.name}"]
     if measured_on == device.name:
         return []
     return [

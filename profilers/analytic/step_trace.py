@@ -32,7 +32,8 @@ from ..failslow.calls.formats import read_trace
 Part = Literal["products", "attention", "rest", "sums"]
 Pass = Literal["forward", "backward", "step"]
 PASSES: tuple[Pass, ...] = ("forward", "backward", "step")
-Thread = tuple[Any, Any]
+Thread = tuple[str, str]
+NEARLY = 0.99  # of the time of products
 
 _STEP, _OPTIMIZER, _BACKWARD = "ProfilerStep#", "Optimizer.", "autograd::engine::evaluate_function"
 _PRODUCT = re.compile(r"aten::(?:mm|addmm|_scaled_mm|_addmm_activation)")
@@ -131,8 +132,14 @@ class StepTrace:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether products are known one by one."""
+        """Whether products are known one by one, some at least."""
         return all(step.passes["forward"].shapes for step in self.steps)
+
+    @property
+    def has_all_shapes(self) -> bool:
+        """Whether that is so of all products of F: kernels of other libraries are launched by no operation of torch."""
+        ahead = [step.passes["forward"] for step in self.steps]
+        return all(sum(time_s for _, time_s in one.shapes.values()) > NEARLY * one.products_s for one in ahead)
 
     def usual(self, pass_: Pass, what: str) -> float:
         """The median over steps of what a pass took, or of its FLOPs."""

@@ -43,7 +43,7 @@ def learn_from_trace(run: ObservedRun, trace: StepTrace, device: Gpu, plan_of: P
     rates = rates_of(measured_on, run.batch.dtype, software=run.batch.software)
     works = _works(run, _stage(run, trace))
     flops = run.microbatches * sum(work.forward.matrix_flops for _, work in works)
-    if trace.has_shapes and abs(trace.usual("forward", "flops") / flops - 1) > ALIKE:
+    if trace.has_all_shapes and abs(trace.usual("forward", "flops") / flops - 1) > ALIKE:
         other = (
             f"products of F have {print_number(trace.usual('forward', 'flops'), 4)} FLOPs a step in the trace, and "
             f"{print_number(flops, 4)} by the settings: it is of another model or job, and only its products are used"
@@ -60,9 +60,10 @@ def learn_from_trace(run: ObservedRun, trace: StepTrace, device: Gpu, plan_of: P
         f"{block.optimizer.matrix:.3f}",
         _shares(trace),
     ]
-    if not trace.has_shapes:
+    if not trace.has_all_shapes:
         remarks += _doubts(block, "check that the trace is of these settings (record_shapes=True tells)")
-    return learned_of(run, device, corrections, [*remarks, *compared(run, measured_on, plan_of, corrections)])
+    remarks += compared(run, measured_on, plan_of, corrections)
+    return learned_of(run, device, corrections, remarks, trace.device)
 
 
 def learn_products(trace: StepTrace, device: Gpu) -> Learned:
@@ -92,7 +93,7 @@ def learn_products(trace: StepTrace, device: Gpu) -> Learned:
         "the trace does not say of what model it is: all that is no product stays as computed (a YAML file with model, "
         "pp, global_batch and trace says it)",
         *_doubts(Corrections(ahead, back, back), "its products may be too small to tell of large ones"),
-        *about_gpus(trace.gpu, device, trace.source),
+        *about_gpus(trace.gpu, device, trace.source, trace.device),
     ]
     corrections: Calibration = {kind: Corrections(ahead, back, back) for kind in WORKS}
     return Learned(corrections, dtype, None, None, f"{trace.source}: products", tuple(remarks))
