@@ -3,8 +3,8 @@
 On a GPU what counts are its kernels and copies (categories `kernel`, `gpu_memcpy`, `gpu_memset`). A correlation leads
 from each to the call that launched it, and that stands inside the operations (`cpu_op`) of its thread:
 
-* below `autograd::engine::evaluate_function` is the backward pass, recomputation included; inside `Optimizer.…` the
-  optimizer step; all else is F;
+* below `autograd::engine::evaluate_function` is the backward pass, recomputation included; inside `Optimizer.…`, and
+  what goes over all gradients before it (norms, scaling), is the optimizer step; all else is F;
 * `aten::mm` and its kind are products; `aten::bmm`, softmax, and whatever names attention is attention. Where
   operations do not tell (Transformer Engine, compiled graphs), kernels' names do;
 * NCCL's kernels are sums and messages: exposed is what of them runs beside no other kernel.
@@ -39,8 +39,10 @@ _STEP, _OPTIMIZER, _BACKWARD = "ProfilerStep#", "Optimizer.", "autograd::engine:
 _PRODUCT = re.compile(r"aten::(?:mm|addmm|_scaled_mm|_addmm_activation)")
 _ATTENTION = re.compile(r"attention|attn|sdpa|fmha|aten::_softmax|aten::baddbmm|aten::bmm", re.IGNORECASE)
 _SUMS = re.compile(r"c10d::|gloo:|nccl:|record_param_comms")
+_STEPPING = re.compile(r"aten::_foreach_(?:norm|mul_|div_)|aten::_amp_|aten::linalg_vector_norm|Optimizer\.")
+_STEPPING_KERNEL = re.compile(r"multi_tensor_apply")
 _PRODUCT_KERNEL = re.compile(r"gemm|nvjet|cutlass|cublas|xmma|wgmma|triton_tem\w*_mm", re.IGNORECASE)
-_ATTENTION_KERNEL = re.compile(r"flash|fmha|attention|attn|softmax_warp", re.IGNORECASE)
+_ATTENTION_KERNEL = re.compile(r"flash|fmha|attention|attn|masked_softmax", re.IGNORECASE)
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _NUMBERS: dict[str, DataType] = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 
@@ -251,10 +253,8 @@ def _is_training(step: TracedStep) -> bool:
 def _below(context: _Context, operation: _Operation) -> _Context:
     """The context of what stands inside an operation."""
     within, part, name = context.within, context.part, operation.name
-    if name.startswith(_OPTIMIZER):
-        within = "step"
-    elif name.startswith(_BACKWARD) and within == "forward":
-        within = "backward"
+    if within == "forward":
+        within = "step" if _STEPPING.match(name) else "backward" if name.startswith(_BACKWARD) else "forward"
     if part == "rest":
         part = _part_of(name)
     call = operation.start_us if operation.product or context.call < 0 else context.call
@@ -282,14 +282,16 @@ def _on_gpu(seen: _StepEvents) -> tuple[list[_Piece], list[_Piece]]:
     pieces = []
     for start_us, end_us, name, number in seen.kernels:
         told_us, context = told.get(number, (start_us, _Context()))
-        part = context.part
+        part, within = context.part, context.within
+        if within == "forward" and _STEPPING_KERNEL.search(name):
+            within = "step"
         if "nccl" in name.lower():
             part = "sums"
         elif part == "rest" and _ATTENTION_KERNEL.search(name):
             part = "attention"
         elif part == "rest" and _PRODUCT_KERNEL.search(name):
             part = "products"
-        pieces.append(_Piece(told_us, start_us, end_us, end_us - start_us, context._replace(part=part)))
+        pieces.append(_Piece(told_us, start_us, end_us, end_us - start_us, context._replace(part=part, within=within)))
     return pieces, pieces
 
 
