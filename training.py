@@ -671,7 +671,7 @@ def require_one_gpu(plan: "Plan") -> None:
                 raise InvalidInputError(
                     f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs; a worker computes on one",
                     where=f"/templates/{t}/stages/{i}/tensor_parallel",
-                    fix="plan with --tensor-parallel 1; Megatron or torchtitan run others, `rtk simulate` shows them",
+                    fix="plan with --tensor-parallel 1; PlanRunner in a torchrun script runs others (docs/library.md)",
                 )
 
 

@@ -13,6 +13,7 @@ from rtk.runners.program import Sending
 from rtk.runners.torch.runner import OptimizerFactory, PlanRunner
 from rtk.runners.torch.stage import Loss
 from rtk.schemas.plan import Plan
+from rtk.schemas.protocols import LayerCuts
 
 T = TypeVar("T")
 
@@ -26,11 +27,12 @@ def run_ranks(
     paced: bool = False,
     transport: Sending = "auto",
     clip_norm: float | None = None,
+    cuts: LayerCuts | None = None,
 ) -> list[T]:
     """Run `body` with a PlanRunner of every rank, each on a copy of the layers, and give what they returned."""
     # Ranks that are threads would otherwise each start as many threads again, for one core.
     torch.set_num_threads(1)
-    store, size = HashStore(), len(plan.live_workers())
+    store, size = HashStore(), sum(map(plan.gpus_of, plan.live_workers()))
     results: dict[int, T] = {}
     failures: list[BaseException] = []
 
@@ -47,6 +49,7 @@ def run_ranks(
                 paced=paced,
                 transport=transport,
                 clip_norm=clip_norm,
+                cuts=cuts,
             )
             results[rank] = body(runner)
             runner.close()
