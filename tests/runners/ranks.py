@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, Store
 
 from rtk.runners.program import Sending
 from rtk.runners.torch.runner import OptimizerFactory, PlanRunner
@@ -30,27 +30,37 @@ def run_ranks(
     cuts: LayerCuts | None = None,
 ) -> list[T]:
     """Run `body` with a PlanRunner of every rank, each on a copy of the layers, and give what they returned."""
+
+    def make(rank: int, store: Store) -> PlanRunner:
+        return PlanRunner(
+            plan,
+            copy.deepcopy(list(layers)),
+            loss,
+            optimizer,
+            rank=rank,
+            world_size=size,
+            store=store,
+            paced=paced,
+            transport=transport,
+            clip_norm=clip_norm,
+            cuts=cuts,
+        )
+
+    size = sum(map(plan.gpus_of, plan.live_workers()))
+    return run_made(size, make, body)
+
+
+def run_made(size: int, make: Callable[[int, Store], PlanRunner], body: Callable[[PlanRunner], T]) -> list[T]:
+    """Run `body` with what `make` makes for each of so many ranks, which meet at a store; give what they returned."""
     # Ranks that are threads would otherwise each start as many threads again, for one core.
     torch.set_num_threads(1)
-    store, size = HashStore(), sum(map(plan.gpus_of, plan.live_workers()))
+    store = HashStore()
     results: dict[int, T] = {}
     failures: list[BaseException] = []
 
     def work(rank: int) -> None:
         try:
-            runner = PlanRunner(
-                plan,
-                copy.deepcopy(list(layers)),
-                loss,
-                optimizer,
-                rank=rank,
-                world_size=size,
-                store=store,
-                paced=paced,
-                transport=transport,
-                clip_norm=clip_norm,
-                cuts=cuts,
-            )
+            runner = make(rank, store)
             results[rank] = body(runner)
             runner.close()
         except BaseException as error:

@@ -1,18 +1,26 @@
 """Plans of several GPUs a worker, executed: what is learned is what one process learns."""
 
+import copy
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._C._distributed_c10d import Store
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import TENSOR_PARALLEL, gpt_layers, language_model_loss
 from rtk.profilers.models.joint import ModelCuts
+from rtk.profilers.models.load import load_model
 from rtk.profilers.models.presets import GptConfig
 from rtk.runners.program import lower
+from rtk.runners.torch.data.provider import Provider
 from rtk.runners.torch.evaluation import HeldOut
 from rtk.runners.torch.layout import RankLayout
 from rtk.runners.torch.recut import recut
@@ -22,11 +30,12 @@ from rtk.schemas.degrees import Degrees
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.profile import Layer, LayerCost, ModelForm, Profile
 from rtk.schemas.slices import CUT, TensorCut, pieces_for
 from rtk.schemas.timeline import Timeline
+from rtk.training import Training
 
-from .ranks import run_ranks
+from .ranks import run_made, run_ranks
 
 LAYERS, MICROBATCHES, ITERATIONS = 4, 2, 2
 CUTS = ModelCuts(TENSOR_PARALLEL)
@@ -162,6 +171,74 @@ def test_another_loss_has_whole_logits() -> None:
     norm = torch.nn.utils.get_total_norm(torch.autograd.grad(sum(found) / MICROBATCHES, whole.parameters()))  # type: ignore[arg-type]
     assert ranks[0][1][0] == pytest.approx(float(torch.stack(found).detach().mean()), rel=1e-12)
     assert ranks[0][2][0] == pytest.approx(float(norm), rel=1e-12)
+
+
+class Rows:
+    """Rows of tokens by number."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.randint(30, (9,), generator=torch.Generator().manual_seed(number))
+        return tokens[:-1], tokens[1:]
+
+
+def training(**more: Any) -> Training:
+    """A training of the small model, whose layers are its own and the same each time."""
+    return Training(
+        model=nn.Sequential(*model()), data=Rows(), loss=language_model_loss, microbatch_size=2, optimizer=_adam, **more
+    )
+
+
+def test_a_declared_training_is_run_by_several_ranks_a_worker() -> None:
+    """A `Training` with a table of cuts gives a runner that trains as it does by itself, on the same rows."""
+    asked = plan(2, dp=1)
+    told = training(tensor_parallel=dict(TENSOR_PARALLEL), clip_norm=0.5)
+
+    def make(rank: int, store: Store) -> PlanRunner:
+        runner, data = copy.copy(told).runner(asked, rank=rank, world_size=4, store=store)
+        rows[rank] = data
+        return runner
+
+    def losses(runner: PlanRunner) -> list[float | None]:
+        return [runner.step(rows[runner.rank].batch(runner.iteration)).loss for _ in range(3)]
+
+    rows: dict[int, Provider] = {}
+    found = run_made(4, make, losses)
+    assert all(one == pytest.approx(told.step(asked, 3), rel=1e-12) for one in found[:1])
+    assert found == found[:1] * 4
+    with pytest.raises(InvalidInputError, match="is no tensor-parallel plan"):
+        training(tensor_parallel={"qkv": "sideways"})
+
+
+FAMILIES: dict[str, dict[str, object]] = {
+    "llama": {"num_key_value_heads": 4, "intermediate_size": 48},
+    "qwen3": {"num_key_value_heads": 4, "intermediate_size": 48, "head_dim": 8},
+    "gpt2": {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
+}
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_transformers_models_are_trained(family: str, tmp_path: Path) -> None:
+    """Two ranks a worker train models of a config.json, also checkpointed, as one does up to float32's rounding: with
+    grouped heads, norms of heads, and a fused and a tied matrix."""
+    pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 8, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **FAMILIES[family], **sizes}))
+    found = load_model(str(tmp_path), 2, 7, form=ModelForm(checkpointing=family == "llama"))
+    rows = [found.example(number)[:2] for number in range(MICROBATCHES)]
+
+    def losses(runner: PlanRunner) -> list[float | None]:
+        return [runner.step(rows).loss for _ in range(3)]
+
+    cuts = ModelCuts(found.tensor_parallel)
+    two, one = (
+        run_ranks(plan(degree, dp=1), found.layers, found.loss, partial(torch.optim.SGD, lr=0.1), losses, cuts=cuts)[0]
+        for degree in (2, 1)
+    )
+    assert two == pytest.approx(one, rel=1e-6)
+    assert two[2] < two[0]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("degrees", [(4, 2), (2, 4), (2, 1), (1, 4)])
