@@ -118,7 +118,7 @@ class LayerCuts(Protocol):
         """What a parameter of a whole layer is called in one that was cut."""
         ...
 
-    def loss(self, loss: "Loss", last: "nn.Module", group: TensorGroup) -> "Loss":
+    def loss(self, loss: Callable[[Any, Any], Any], last: "nn.Module", group: TensorGroup) -> Callable[[Any, Any], Any]:
         """The loss of what a rank has of the last layer's output; `last` is the whole layer."""
         ...
 

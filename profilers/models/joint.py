@@ -3,7 +3,7 @@
 The cuts are those of `sharding.py`, by which a profile measures one rank alone: with them a run does what was measured.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,12 @@ from ...schemas.protocols import TensorGroup
 from ...schemas.slices import CUT, TensorCut
 from .gpt import language_model_loss
 from .load import default_loss
-from .model import Loss, LossInFloat32
+from .model import LossInFloat32
 from .sharding import TensorParallelPlan, check_share, cuts_of, divided, tensor_cut
 
 # Norms of single heads, whole on every rank, which has gradients of its own heads only.
 HEAD_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
+AnyLoss = Callable[[Any, Any], Any]  # of output and target: a mean, or (sum, count)
 IGNORED = -100  # a target that counts nothing, as torch's cross entropy has it
 
 
@@ -84,14 +85,15 @@ class ModelCuts:
             elif cut == "rowwise":
                 own = RowCut(module, region)
             elif isinstance(module, nn.Embedding):
-                own = WordCut(module, layer.get_submodule(name).padding_idx, group, len(_weight(layer, name)))
+                whole: Any = layer.get_submodule(name)
+                own = WordCut(module, whole.padding_idx, group, whole.num_embeddings)
             else:
                 own = LogitCut(module, group)
             if not name:
                 return own
             share.set_submodule(name, own)
         for parameter in _of_head_norms(share):
-            parameter.register_hook(group.total)
+            parameter.register_hook(group.total)  # type: ignore[no-untyped-call]
         return share
 
     def name_in_cut(self, layer: nn.Module, name: str) -> str:
@@ -99,7 +101,7 @@ class ModelCuts:
         path, _, kind = name.rpartition(".")
         return f"{path}.{CUT}.{kind}".lstrip(".") if name in self.tensors(layer) else name
 
-    def loss(self, loss: Loss, last: nn.Module, group: TensorGroup) -> Loss:
+    def loss(self, loss: AnyLoss, last: nn.Module, group: TensorGroup) -> AnyLoss:
         """The loss of a rank's logits, where the last layer gives some of the words' only.
 
         Cross entropy is computed from each rank's logits; for another loss they are put together, on every rank.
@@ -118,7 +120,7 @@ class ModelCuts:
         inner = loss.loss if isinstance(loss, LossInFloat32) else loss
         is_cross_entropy = inner in (language_model_loss, default_loss)
 
-        def joint(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        def joint(output: torch.Tensor, target: torch.Tensor) -> Any:
             if is_cross_entropy and not target.is_floating_point():
                 return cross_entropy_in_parts(output, target, words, group)
             return loss(group.gather(output, words), target)
@@ -192,10 +194,12 @@ class RowCut(nn.Module):
     Each rank has the bias, with equal gradients.
     """
 
+    bias: nn.Parameter | None
+
     def __init__(self, linear: nn.Linear, region: _Region) -> None:
         super().__init__()
         self.register_parameter("bias", linear.bias)
-        linear.bias = None
+        linear.register_parameter("bias", None)
         self.add_module(CUT, linear)
         self._region = region
 
