@@ -1,8 +1,8 @@
 """What a dead GPU costs: its node, its worker, or a part of its worker.
 
-Of a node that lacks a GPU, a policy that knows whole nodes only has nothing (`WholeNodes`). Seen worker by worker, the
-others of the node go on (`Workers`): those of the dead GPU are lost, and peers take their micro-batches; or they go on
-at the next smaller tensor-parallel degree that the profile has costs at, and are slow workers to the joint planner.
+Of a node that lacks a GPU, a policy that knows whole nodes only has nothing (`WholeNodes`). Seen worker by worker
+(`WorkerByWorker`) the others of the node go on: that of the dead GPU is lost, and peers take its micro-batches; or it
+goes on at the next smaller tensor-parallel degree that the profile has costs at, as a slow worker to the joint planner.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class WholeNodes:
 def worker_lost(job: TrainingJob) -> RecoveryPolicy:
     """SlipStream, to which a worker is lost with one of its GPUs, and the other workers of its node are not."""
     slipstream = SlipStream(GridJob.replayed(job, by_worker=True))
-    return Workers(Resuming(Unheeding(slipstream), job.costs), job)
+    return WorkerByWorker(Resuming(Unheeding(slipstream), job.costs), job)
 
 
 def degree_lowered(job: TrainingJob) -> RecoveryPolicy:
     """The same, but who has lost a GPU comes again at once at the next smaller degree, where memory admits that."""
     adapting = Adapting(SlipStream(GridJob.replayed(job, by_worker=True)), Horizon())
-    return Watched(Workers(Resuming(adapting, job.costs), job, LowerDegrees(job)), job.costs)
+    return Watched(WorkerByWorker(Resuming(adapting, job.costs), job, LowerDegrees(job)), job.costs)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class WorkersLayout:
     held: TrainingState
 
 
-class Workers:
+class WorkerByWorker:
     """Around a policy to which each worker is a node of its own: it is told of nodes and of GPUs.
 
     A worker is called NODE:n, the n-th of its node. Those that have lost a GPU come last: others take seats before.
