@@ -16,8 +16,12 @@ Of tables that others published (`cluster_tables.py`): with nothing fitted to th
 
 Of the V100's logs: before, as told, and calibrated by the timers of the smallest job (`--calibrate`).
 
-Errors are |predicted / measured - 1|. `rank` is Spearman's correlation among shapes of one model on days alike, `loss`
-what the shape with the shortest prediction took longer than the fastest of them.
+Errors are |predicted / measured - 1|. `rank` is Spearman's correlation among shapes on days alike, by time a sample
+(some had batches of 2,016 samples, others of 2,048), `loss` what the shape with the shortest prediction took longer
+than the fastest of them. Days are alike from 25 February on: repeated shapes then differ by 0.1 %, and what changed on
+the 28th is told. `models` are shapes of the same layers, width and heads, `one_day` those of them that were measured on
+one day, `widths` those of the same layers and width, whatever their heads: these are unlike models, of which nobody
+chooses one for its time.
 """
 
 import argparse
@@ -252,22 +256,26 @@ def figures(rows: Sequence[MeasuredShape], predictions: Sequence[float]) -> dict
         "median": median(errors),
         "nine_in_ten": errors[min(len(errors) - 1, int(0.9 * len(errors)))],
         "worst": errors[-1],
-        "models": list(ranks(rows, predictions)),
+        "models": list(ranks(rows, predictions, lambda row: (*row.model, row.heads))),
+        "one_day": list(ranks(rows, predictions, lambda row: (*row.model, row.heads, row.date))),
+        "widths": list(ranks(rows, predictions, lambda row: row.model)),
     }
 
 
-def ranks(rows: Sequence[MeasuredShape], predictions: Sequence[float]) -> Iterable[dict[str, Any]]:
-    """For each model with four shapes or more on days alike: rank correlation, and the loss of our choice."""
-    groups: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+def ranks(
+    rows: Sequence[MeasuredShape], predictions: Sequence[float], group_of: Callable[[MeasuredShape], tuple[Any, ...]]
+) -> Iterable[dict[str, Any]]:
+    """For each group with four shapes or more on days alike: rank correlation, and the loss of our choice."""
+    groups: defaultdict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
     for row, mine in zip(rows, predictions, strict=True):
         if row.date >= ALIKE_FROM:
-            groups[row.model].append((mine, row.iteration_s))
-    for model, pairs in groups.items():
+            groups[group_of(row)].append((mine / row.global_batch, row.iteration_s / row.global_batch))
+    for group, pairs in groups.items():
         if len(pairs) > 3:
             ours, theirs = np.array(pairs).T
             chosen = theirs[int(ours.argmin())]
             yield {
-                "model": list(model),
+                "group": list(group),
                 "rows": len(pairs),
                 "rank": float(np.corrcoef(ranked(ours), ranked(theirs))[0, 1]),
                 "loss": float(chosen / theirs.min() - 1),
