@@ -73,6 +73,14 @@ class ComputedOptions:
         ),
     ] = None
 
+    hidden_sums: Annotated[
+        bool | None,
+        typer.Option(
+            "--hidden-sums/--no-hidden-sums",
+            help="Of a computed model: ranks sum while weight gradients are computed; after one another if not given.",
+        ),
+    ] = None
+
     def given(self) -> dict[str, Any]:
         """What is given of it, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}

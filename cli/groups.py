@@ -44,7 +44,7 @@ PANELS = {
                   "--processes", "--together", "profile model --overlap"),
     "Computing instead of measuring": ("--analytic", "profile model --gpu", "--efficiency", "--calibrate",
                                        "--attention", "--dropout", "--sequence-parallel", "--gradients", "--sustained",
-                                       "--kernel-gap", "profile model --cluster"),
+                                       "--kernel-gap", "--hidden-sums", "profile model --cluster"),
     "Failures": ("--failed", "--failures", "--max-failures", "--failure-unit", "--inject", "--cost", "--join",
                  "--pays-within"),
     "Resilience": (

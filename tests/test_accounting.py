@@ -89,6 +89,21 @@ def test_a_single_worker_does_what_the_profile_is_made_of(
         assert found.again_s == pytest.approx(3 * blocks_s)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_sums_are_hidden_where_a_pass_is_whole(again: bool) -> None:
+    """Of sums beside weight gradients those are told that are waited for: all of them where I and W are apart."""
+    usual, hiding = (computed(Software(hidden_sums=one), checkpointing=again) for one in (False, True))
+    told = {}
+    for profile in (usual, hiding):
+        for schedule in ("1f1b", "zero-bubble"):
+            plan = plan_pipeline(profile, Shape(2, 1, 4, tensor_parallel=4), schedule)
+            found = account(plan, profile)
+            assert sum(seconds(found).values()) == pytest.approx(iteration_s(plan))
+            told[profile is hiding, schedule] = seconds(found)["tensor-parallel sums"]
+    assert told[True, "1f1b"] < told[False, "1f1b"]
+    assert told[True, "zero-bubble"] <= told[False, "zero-bubble"]
+
+
 def test_a_calibration_corrects_all_but_the_sums() -> None:
     """Where a calibration says that computing takes twice as long, all parts do but sums over the group."""
     usual = computed(checkpointing=True)

@@ -300,12 +300,19 @@ def backward_of(operation: Pointwise, size_bytes: float, times: int = 1) -> Work
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """What one rank does for a layer and one micro-batch; `parameters` are the rank's, for the optimizer step."""
+    """What one rank does for a layer and one micro-batch.
+
+    Args:
+        forward, backward_input, backward_weight: F, I and W.
+        parameters: the rank's, for the optimizer step.
+        summed: for each sum in I, the weight gradients of the matrices whose I it sums: parts of W.
+    """
 
     forward: Work
     backward_input: Work
     backward_weight: Work
     parameters: float
+    summed: tuple[Work, ...] = ()
 
 
 Kind = Literal["embedding", "block", "head"]
@@ -351,6 +358,7 @@ def block_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> Laye
         backward_weight=_weight_gradients(matrices, batch)
         + Work(hidden_kernels=max(BACKWARD_KERNELS - backward.kernels, 0)),
         parameters=shape.block_parameters / degree,
+        summed=(_weight_gradients(attention, batch), _weight_gradients(entries, batch)),
     )
 
 
@@ -371,6 +379,7 @@ def head_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> Layer
         backward_input=products + backward + Work(reductions=1),
         backward_weight=_weight_gradients(matrices, batch),
         parameters=shape.head_parameters / degree,
+        summed=(_weight_gradients(matrices, batch),),
     )
 
 

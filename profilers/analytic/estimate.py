@@ -134,6 +134,20 @@ class Rates:
             self.pass_s(work.backward_weight, corrections.backward_weight, reduction_s),
         )
 
+    def hidden_s(
+        self, work: LayerWork, share: float, reduction_s: float, corrections: Corrections = AS_COMPUTED
+    ) -> float:
+        """What of the sums in I runs beside weight gradients in a full backward pass: no longer than these take.
+
+        Args:
+            work: of the layer.
+            share: of a sum, what can (`Software.hidden_share`).
+            reduction_s: a sum.
+            corrections: of the layer.
+        """
+        beside_s = (self.pass_s(one, corrections.backward_weight, 0.0) for one in work.summed)
+        return sum(min(share * reduction_s, one_s) for one_s in beside_s)
+
 
 def rates_of(
     device: Gpu, dtype: DataType, efficiency: float | None = None, software: Software = USUAL_SOFTWARE
@@ -368,11 +382,14 @@ def _layer(kind: Kind, name: str, estimate: _Estimate, held: StashBytes, paramet
     corrections = estimate.corrections.get(kind, AS_COMPUTED)
     for degree in estimate.degrees:
         work = WORKS[kind](estimate.shape, batch, degree)
-        forward_s, input_s, weight_s = rates.layer_s(work, corrections, estimate.reduction_s(degree))
-        if kind == "block" and estimate.form.checkpointing:
-            input_s, weight_s = input_s + forward_s + weight_s, 0.0
+        reduction_s = estimate.reduction_s(degree)
+        forward_s, input_s, weight_s = rates.layer_s(work, corrections, reduction_s)
+        hidden_s = rates.hidden_s(work, batch.software.hidden_share, reduction_s, corrections)
+        full_s = input_s + weight_s - hidden_s if hidden_s else None
+        if kind == "block" and estimate.form.checkpointing:  # I is a full backward pass
+            input_s, weight_s, full_s = input_s + forward_s + weight_s - hidden_s, 0.0, None
         step_s = rates.pass_s(step_work(work.parameters, batch), corrections.optimizer, 0.0)
-        costs.append(LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree))
+        costs.append(LayerCost(forward_s, input_s, weight_s, step_s, tensor_parallel=degree, backward_s=full_s))
     parameter_bytes, state_bytes = _parameter_bytes(parameters, batch)
     return Layer(
         costs=tuple(costs),

@@ -272,6 +272,8 @@ def _software_of(arguments: MegatronArguments) -> Software:
         sequence_parallel=arguments.flag("sequence_parallel"),
         gradients="fp32" if arguments.flag("accumulate_allreduce_grads_in_fp32") else dtype,
         sustained=True,
+        # With sequence parallelism Megatron turns the flag of the all-reduce off, and hides a reduce-scatter instead.
+        hidden_sums=arguments.flag("async_tensor_model_parallel_allreduce") or arguments.flag("sequence_parallel"),
     )
 
 

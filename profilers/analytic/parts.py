@@ -23,7 +23,7 @@ class TimeParts:
         attention_s: its products, and what it moves between them.
         memory_s: everything else that goes through memory.
         gaps_s: between kernels.
-        sums_s: of the stream over the tensor-parallel group.
+        sums_s: of the stream over the tensor-parallel group, those excepted that run beside weight gradients.
     """
 
     products_s: float = 0.0
@@ -46,6 +46,10 @@ class TimeParts:
 
     def __mul__(self, factor: float) -> "TimeParts":
         return TimeParts(*(factor * getattr(self, one.name) for one in fields(self)))
+
+    def beside(self, hidden_s: float) -> "TimeParts":
+        """The same where so much of the sums runs beside the rest."""
+        return replace(self, sums_s=self.sums_s - hidden_s)
 
     def lasting(self, time_s: float) -> "TimeParts":
         """The same where they take so long together: sums are never corrected, the rest makes up the difference."""
@@ -83,18 +87,26 @@ class PassParts:
 class LayerParts:
     """What one rank does of a layer for one micro-batch, as computed: F, F again, I without that, and W.
 
-    F again, and all of W, are part of I where the layer keeps its input only.
+    F again, and all of W, are part of I where the layer keeps its input only. Else sums of I that run beside W where
+    both are one pass take `hidden_s`.
     """
 
     forward: TimeParts
     again: TimeParts
     backward_input: TimeParts
     backward_weight: TimeParts
+    hidden_s: float = 0.0
+
+    @property
+    def backward(self) -> TimeParts:
+        """A full backward pass, with F again."""
+        return (self.again + self.backward_input + self.backward_weight).beside(self.hidden_s)
 
     @property
     def whole(self) -> TimeParts:
-        """All passes."""
-        return self.forward + self.again + self.backward_input + self.backward_weight
+        """F and a full backward pass."""
+        passes = self.forward + self.again + self.backward_input + self.backward_weight
+        return passes.beside(self.hidden_s)
 
     def of_pass(self, cost: LayerCost, kind: str) -> PassParts:
         """A pass, F, I, W or B, as long as the profile says that it takes."""
@@ -103,7 +115,7 @@ class LayerParts:
             "F": (self.forward, TimeParts(), cost.forward_s),
             "I": (backward_input, self.again, cost.backward_input_s),
             "W": (self.backward_weight, TimeParts(), cost.backward_weight_s),
-            "B": (backward_input + self.backward_weight, self.again, cost.full_s),
+            "B": (self.backward, self.again, cost.full_s),
         }[kind]
         found = computed.lasting(time_s)
         return PassParts(found, found.total_s * again.total_s / computed.total_s if computed.total_s else 0.0)
@@ -147,9 +159,10 @@ class ComputedParts:
         forward, backward_input, backward_weight = (
             _of(self._rates, one, reduction_s) for one in (work.forward, work.backward_input, work.backward_weight)
         )
+        hidden_s = self._rates.hidden_s(work, self._batch.software.hidden_share, reduction_s)
         if self._is_checkpointing and kind == "block":
-            return LayerParts(forward, forward, backward_input + backward_weight, TimeParts())
-        return LayerParts(forward, TimeParts(), backward_input, backward_weight)
+            return LayerParts(forward, forward, (backward_input + backward_weight).beside(hidden_s), TimeParts())
+        return LayerParts(forward, TimeParts(), backward_input, backward_weight, hidden_s)
 
     def of_stage(self, layers: Layers, degree: int, kind: str) -> PassParts:
         """F, I, W or B of a micro-batch through consecutive layers, as the profile has it, calibrated and refined."""
@@ -202,7 +215,8 @@ def parts_of(profile: Profile) -> tuple[KindParts, ...]:
             alike = profile.layers[where]
             parts = computed.of_kind(kind, degree).whole * len(alike)
             costs = [cost for layer in alike for cost in layer.costs if cost.tensor_parallel == degree]
-            of_degree.append(KindParts(kind, len(alike), degree, parts, sum(cost.work_s for cost in costs)))
+            profile_s = sum(cost.forward_s + cost.full_s for cost in costs)
+            of_degree.append(KindParts(kind, len(alike), degree, parts, profile_s))
         whole = sum((one.parts for one in of_degree), TimeParts())
         found += of_degree
         found.append(KindParts("all", len(profile.layers), degree, whole, sum(one.profile_s for one in of_degree)))

@@ -32,6 +32,9 @@ class Software:
         sustained: products reach what they were seen to reach in a long training, not the most that was ever seen.
         kernel_gap_s: between kernels where the program waits for each (`CUDA_LAUNCH_BLOCKING=1`: some 47 us); None:
             launches run ahead, and the GPU's own gap counts.
+        hidden_sums: a full backward pass sums what a product gives to the layer before while it computes the same
+            product's weight gradient, as Megatron-LM since 2022 and NeMo (`megatron/core/tensor_parallel/layers.py`,
+            `LinearWithGradAccumulationAndAsyncCommunication`); else one comes after the other.
 
     Raises:
         InvalidInputError: there is no such attention, or the gap is no time.
@@ -43,6 +46,7 @@ class Software:
     gradients: DataType | None = None
     sustained: bool = False
     kernel_gap_s: float | None = None
+    hidden_sums: bool = False
 
     def __post_init__(self) -> None:
         if self.attention not in get_args(Attention):
@@ -54,6 +58,17 @@ class Software:
                 where="--kernel-gap",
                 fix="write 47us, say",
             )
+
+    @property
+    def hidden_share(self) -> float:
+        """Of a sum in I, what can run beside weight gradients.
+
+        With sequence parallelism it is the reduce-scatter behind the product. The all-gather, the other half, is of
+        the gradient that comes in, and nothing can begin before it.
+        """
+        if not self.hidden_sums:
+            return 0.0
+        return 0.5 if self.sequence_parallel else 1.0
 
     def options(self) -> dict[str, Any]:
         """What is not as by default, by name: for a profile's `model`."""

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from rtk.profilers.analytic.configuration import MODELS
 from rtk.profilers.analytic.costs import FORWARD_KERNELS, DecoderShape, MicrobatchShape, block_bytes, block_work
-from rtk.profilers.analytic.estimate import profile_analytic, rates_of
+from rtk.profilers.analytic.estimate import analytic_profile, profile_analytic, rates_of
 from rtk.profilers.analytic.parts import parts_of, words_of_parts
 from rtk.profilers.analytic.software import USUAL_SOFTWARE, Software, software_of
 from rtk.schemas.cluster import Cluster
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.gpus import GPUS, gpu
-from rtk.schemas.profile import Connection, Network
+from rtk.schemas.profile import Connection, Layer, LayerCost, Network
 
 MEGATRON_2021 = Software("unfused", dropout=True, sequence_parallel=False, gradients="fp16", sustained=True)
 SHAPE = MODELS["gpt3-175b"].shape
@@ -26,6 +26,7 @@ softwares = st.builds(
     st.sampled_from([None, "fp32", "fp16"]),
     st.booleans(),
     st.sampled_from([None, 47e-6]),
+    st.booleans(),
 )
 
 
@@ -151,6 +152,50 @@ def test_parts_are_the_whole(software: Software, checkpointing: bool) -> None:
     for one in found:
         assert one.parts.total_s == pytest.approx(one.profile_s, rel=1e-9)
     assert "corrected" not in words_of_parts(found)
+
+
+@given(softwares, st.sampled_from([1, 2, 8]), st.booleans(), st.sampled_from([1e8, 1e10, 1e12]))
+def test_hidden_sums(software: Software, degree: int, checkpointing: bool, bytes_per_s: float) -> None:
+    """Sums beside weight gradients save no more than either takes, of full backward passes only, and nothing alone."""
+    cluster = Cluster(("a", "b"), 8, network=Network(Connection(0.0, bytes_per_s)))
+    before, after = (
+        profile_analytic(
+            "gpt3-2.7b", gpu="a100-sxm", dtype="fp16", tp=(degree,), checkpointing=checkpointing, cluster=cluster,
+            software=replace(software, hidden_sums=one),
+        ).layers
+        for one in (False, True)
+    )  # fmt: skip
+    sum_s = Connection(0.0, bytes_per_s).ring_s(before[0].output_bytes, degree)
+    for kind, mine, other in zip(("embedding", "block", "head"), _ends(before), _ends(after), strict=True):
+        is_whole = checkpointing and kind == "block"  # its I is a full backward pass
+        saved_s = mine.full_s - other.full_s
+        most_s = {"embedding": 0, "block": 2, "head": 1}[kind] * sum_s * (0.5 if software.sequence_parallel else 1)
+        assert -1e-12 <= saved_s <= most_s + 1e-12
+        assert (saved_s > 0) == (degree > 1 and kind != "embedding")
+        assert is_whole or saved_s <= mine.backward_weight_s + 1e-12
+        if is_whole:
+            assert saved_s <= mine.backward_input_s - mine.forward_s
+        assert other == replace(
+            mine,
+            backward_input_s=other.full_s if is_whole else mine.backward_input_s,
+            backward_s=other.full_s if saved_s and not is_whole else None,
+        )
+    assert [replace(one, costs=()) for one in before] == [replace(one, costs=()) for one in after]
+
+
+def _ends(layers: tuple[Layer, ...]) -> list[LayerCost]:
+    return [layer.costs[0] for layer in (layers[0], layers[1], layers[-1])]
+
+
+@pytest.mark.parametrize(("sequence_parallel", "measured_s"), [(False, 11.9e-3), (True, 11.8e-3)])
+def test_hidden_sums_of_a_measured_block(sequence_parallel: bool, measured_s: float) -> None:
+    """The backward pass of a block of the 22B model is as Korthikanti et al. (2022, table 4) have it, within 3 %."""
+    software = Software("unfused", True, sequence_parallel, "fp32", sustained=True, hidden_sums=True)
+    shape = replace(MODELS["megatron-18.4b"].shape, blocks=48, heads=64, key_value_heads=64, head_size=96)
+    batch, device = MicrobatchShape(4, 2048, "fp16", software), gpu("a100-sxm")
+    rates = rates_of(device, "fp16", software=software)
+    profile = analytic_profile("22B", shape, batch, device, rates, degrees=(8,))
+    assert profile.layers[1].costs[0].full_s == pytest.approx(measured_s, rel=0.03)
 
 
 def test_parts_of_other_profiles() -> None:
