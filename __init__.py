@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .schemas.display import Displayed
 
 if TYPE_CHECKING:
+    from .accounting import account as account
     from .benchmarks.papers.catalogue import reproduce as reproduce
     from .calibrating import read_calibration as read_calibration
     from .exporting import export_checkpoint as export_checkpoint
@@ -110,6 +111,7 @@ _PLACES = {
     "TraceEvent": "schemas.trace",
     "TraceOptions": "runners.traces.read",
     "TrainingConfig": "runners.training",
+    "account": "accounting",
     "check_timeline": "schemas.check",
     "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",
