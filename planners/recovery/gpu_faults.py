@@ -93,29 +93,46 @@ class WorkerByWorker:
         self._peaks_bytes = lru_cache(maxsize=MOST_KEPT)(self._activations_held)
 
     def begin(self, fleet: Fleet) -> TrainingState:
-        """As the policy."""
-        found = self._degrees(fleet.nodes, fleet.dead_gpus)
-        begun = self._policy.begin(self._seen(fleet, found))
-        if not self._fits(begun, found):
-            found = self._whole(found)
-            begun = self._policy.begin(self._seen(fleet, found))
-        return self._told(begun, found)
+        """As the policy, with all workers or, where that is no slower or memory wants it, with whole ones only."""
+        every = self._degrees(fleet.nodes, fleet.dead_gpus)
+        begun = {}
+        for degrees in _once(every, self._whole(every)):
+            found = self._policy.begin(self._seen(fleet, degrees))
+            if self._fits(found, degrees):
+                begun[found.microbatches_per_s] = self._told(found, degrees)
+        return begun[max(begun)]
 
     def react(self, standing: TrainingState, moment: Moment) -> Transition:
-        """As the policy; who goes on at a smaller degree is lost, and comes again.
+        """As the policy; who goes on at a smaller degree is lost, and comes again, unless the others are faster alone.
 
         A repaired GPU copies its part of the state beside training, and takes part from an iteration's end on.
         """
-        held, after = _held(standing), self._degrees(moment.fleet.nodes, moment.fleet.dead_gpus)
-        steps = self._policy.react(held, self._seen_moment(moment, after))
-        if not self._fits(steps[-1].standing if steps else held, after):
-            after = self._whole(after)
-            steps = self._policy.react(held, self._seen_moment(moment, after))
+        held, every = _held(standing), self._degrees(moment.fleet.nodes, moment.fleet.dead_gpus)
+        seated, hit = set(self._policy.seats(held).values()), set(map(self._worker_of, moment.lost_gpus))
+        whole = self._whole(every)
+        stay = whole | {worker: every[worker] for worker in every if worker in seated and worker not in hit}
+
+        def answered(degrees: Mapping[str, int]) -> tuple[float, Transition, Mapping[str, int]] | None:
+            """What comes of these degrees, its throughput first; None: somebody has no memory for his."""
+            steps = self._policy.react(held, self._seen_moment(moment, degrees, seated))
+            last = steps[-1].standing if steps else held
+            return (last.microbatches_per_s, steps, degrees) if self._fits(last, degrees) else None
+
+        answers = [one for one in map(answered, _once(every, stay)) if one] or [answered(whole)]
+        _, steps, after = max(filter(None, answers), key=lambda one: one[0])
+        return tuple(self._finished(held, steps, moment, after))
+
+    def _finished(
+        self, held: TrainingState, steps: Transition, moment: Moment, after: Mapping[str, int]
+    ) -> Iterator[StateChange]:
+        """The policy's steps, counted in nodes, with what changes of degrees cost, and called what they are."""
         raised = self._raised(held, moment, after)
         if raised and steps and not any(step.interrupts for step in steps):
             steps = (self._raising(steps[-1], raised),)
-        told = tuple(replace(step, standing=self._told(step.standing, after)) for step in steps)
-        return tuple(self._named(step, moment, after) for step in told)
+        comes_again = any(worker in after for worker in map(self._worker_of, moment.lost_gpus))
+        for step in steps:
+            answer = "lower" if comes_again and step.answer == "join" else step.answer
+            yield replace(step, standing=self._told(step.standing, after), answer=answer)
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """As the policy."""
@@ -164,18 +181,18 @@ class WorkerByWorker:
     def _names(self, node: str) -> Iterator[str]:
         return (f"{node}:{number}" for number in range(self._per_node))
 
-    def _seen_moment(self, moment: Moment, after: Mapping[str, int]) -> Moment:
-        """The moment, as it happens to workers."""
+    def _seen_moment(self, moment: Moment, after: Mapping[str, int], seated: Collection[str]) -> Moment:
+        """The moment, as it happens to workers: who is at work and has lost a GPU, or works no more, is lost."""
         before = self._degrees_before(moment)
-        hit = dict.fromkeys(map(self._worker_of, moment.lost_gpus))
-        lost = [worker for node in moment.lost for worker in self._names(node)]
+        hit = set(map(self._worker_of, moment.lost_gpus))
+        gone = (worker for worker in seated if worker not in after or worker in hit or _node_of(worker) in moment.lost)
         came = [worker for worker in after if _node_of(worker) in moment.came or worker in hit or worker not in before]
         known = None if moment.known is None else self._seen(moment.known, after)
         return replace(
             moment,
             fleet=self._seen(moment.fleet, after),
             known=known,
-            lost=(*lost, *(worker for worker in hit if worker in before)),
+            lost=tuple(sorted(gone)),
             came=tuple(came),
             lost_gpus=(),
             came_gpus=(),
@@ -202,11 +219,6 @@ class WorkerByWorker:
         copying_s = copying_connection(self._job).transfer_s(most)
         pauses = regrouping(self._job.costs, planning_s=self._job.costs.planning_s)
         return replace(step, answer="raise", pauses=pauses, after_s=copying_s)
-
-    def _named(self, step: StateChange, moment: Moment, after: Mapping[str, int]) -> StateChange:
-        """A step in which workers come again at a smaller degree says so."""
-        lowered = any(worker in after for worker in map(self._worker_of, moment.lost_gpus))
-        return replace(step, answer="lower") if lowered and step.answer == "join" else step
 
     def _fits(self, held: TrainingState, degrees: Mapping[str, int]) -> bool:
         """Whether GPUs of smaller degrees hold what they would have to."""
@@ -291,6 +303,13 @@ class LowerDegrees:
         own = template_of(profile, shape).stages
         degrees = (degree for degree in profile.degrees if degree <= shape.degree)
         return {degree: stages_at(profile, own, shape.dp, degree) for degree in degrees}
+
+
+def _once(*choices: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    """Each of some choices once, in their order."""
+    for number, choice in enumerate(choices):
+        if choice not in choices[:number]:
+            yield choice
 
 
 def _held(standing: TrainingState) -> TrainingState:

@@ -118,6 +118,24 @@ def test_nobody_beats_the_gpus_that_are_alive(name: str, data: st.DataObject) ->
     assert record.microbatches <= most_microbatches(job, moments, 7000.0) * (1 + 1e-9)
 
 
+@FEW
+@given(st.data())
+def test_a_degree_is_lowered_only_where_that_is_no_slower(data: st.DataObject) -> None:
+    """What follows a GPU's death is no slower than where the profile has no smaller degree, and the worker is lost."""
+    job = data.draw(shared_jobs())
+    layers = tuple(
+        replace(one, costs=tuple(cost for cost in one.costs if cost.tensor_parallel == 4)) for one in job.profile.layers
+    )
+    nodes = tuple(f"n{number}" for number in range(job.nodes))
+    gpu = data.draw(st.tuples(st.sampled_from(nodes), st.integers(0, job.gpus_per_node - 1)))
+    dies = Moment(1e3, Fleet(nodes, dead_gpus={gpu[0]: (gpu[1],)}), failures=1, lost_gpus=(gpu,))
+    found = []
+    for one in (job, replace(job, profile=replace(job.profile, layers=layers))):
+        asked = gpu_policy("degree-lowered", one)
+        found.append(asked.react(asked.begin(Fleet(nodes)), dies)[-1].standing.microbatches_per_s)
+    assert found[0] >= found[1] * (1 - 1e-9)
+
+
 def test_a_gpu_dies_and_is_repaired() -> None:
     """Of two workers a node, one is lost with its GPU; or goes on, slower by what its stage takes at degree 2."""
     job = shared_job(4, 4, 8, workers=2)
