@@ -112,14 +112,15 @@ class WorkerByWorker:
         whole = self._whole(every)
         stay = whole | {worker: every[worker] for worker in every if worker in seated and worker not in hit}
 
-        def answered(degrees: Mapping[str, int]) -> tuple[float, Transition, Mapping[str, int]] | None:
-            """What comes of these degrees, its throughput first; None: somebody has no memory for his."""
+        found: list[tuple[float, Transition, Mapping[str, int]]] = []
+        for degrees in _once(every, stay, whole):
+            if degrees == whole != stay and found:
+                break  # that is for when somebody has no memory for a smaller degree
             steps = self._policy.react(held, self._seen_moment(moment, degrees, seated))
             last = steps[-1].standing if steps else held
-            return (last.microbatches_per_s, steps, degrees) if self._fits(last, degrees) else None
-
-        answers = [one for one in map(answered, _once(every, stay)) if one] or [answered(whole)]
-        _, steps, after = max(filter(None, answers), key=lambda one: one[0])
+            if self._fits(last, degrees):
+                found.append((last.microbatches_per_s, steps, degrees))
+        _, steps, after = max(found, key=lambda one: one[0])
         return tuple(self._finished(held, steps, moment, after))
 
     def _finished(
@@ -146,7 +147,8 @@ class WorkerByWorker:
 
     def _degrees(self, nodes: Collection[str], dead: Mapping[str, Collection[int]]) -> dict[str, int]:
         """The degree of each worker that can work, those that have all their GPUs first."""
-        whole, lowered = {}, {}
+        whole: dict[str, int] = {}
+        lowered: dict[str, int] = {}
         for node in nodes:
             for number in range(self._per_node):
                 lacks = sum(gpu // self._degree == number for gpu in dead.get(node, ()))
