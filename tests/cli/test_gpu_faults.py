@@ -1,10 +1,17 @@
 """`rtk trace` and `rtk replay` where single GPUs fail, as a user runs them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rtk.replaying import ask
+from rtk.runners.traces.verbs import FaultScenario
+from rtk.schemas.documents import canonical
+from rtk.schemas.errors import InvalidInputError
+from rtk.sweeping import read_sweep
 
 from ..planners.recovery.gpu_stories import shared_job
 from .shell import rtk
@@ -24,8 +31,6 @@ JOB = ("replay", "--profile", "p.json", "--cluster", "4x8", "--tensor-parallel",
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A profile with costs at degrees 1, 2 and 4, and a trace in which two GPUs die."""
-    from rtk.schemas.documents import canonical
-
     (tmp_path / "p.json").write_bytes(canonical(shared_job(2, 4, 4, workers=2).profile))
     (tmp_path / "g.jsonl").write_text(GPUS)
     return tmp_path
@@ -74,6 +79,23 @@ def test_traces_are_generated_and_shown(tmp_path: Path) -> None:
     shown = json.loads(rtk("trace", "show", "g.jsonl", "--json", cwd=tmp_path).stdout)
     assert shown["nodes_lost"] == 0 and 20 < shown["gpus_lost"] < 80
     assert "GPUs lost of nodes that stayed" in rtk("trace", "show", "g.jsonl", cwd=tmp_path).stdout
+
+
+def test_a_sweep_makes_them_up_as_well(folder: Path) -> None:
+    """The keys are the options' names, and a list of rates is tried one by one."""
+    (folder / "s.yaml").write_text(
+        "profiles: [p.json]\nclusters: [4x8]\njobs: [{pp: 2, dp: 4, microbatches: 4, tensor_parallel: 4}]\n"
+        "traces: [{generate: {duration: 9d, gpus_per_node: 8, gpu_mtbf: [5d, 50d], gpu_repair: 1d}}]\n"
+        "policies: [worker-lost, degree-lowered]\n"
+    )
+    questions = [one.question for one in read_sweep(str(folder / "s.yaml"))]
+    recipes = [one.trace for one in questions if isinstance(one.trace, FaultScenario)]
+    assert [one.gpus.failing.until.mean_s / 86_400 for one in recipes if one.gpus is not None] == [5, 50]
+    assert {one.policies for one in questions} == {("worker-lost", "degree-lowered")}
+    assert recipes[0].gpus is not None
+    others = replace(questions[0], trace=replace(recipes[0], gpus=replace(recipes[0].gpus, per_node=16)))
+    with pytest.raises(InvalidInputError, match=r"no GPU \d+ in node\d, which has the GPUs 0 to 7"):
+        ask(others)
 
 
 @pytest.mark.parametrize(
