@@ -7,6 +7,7 @@ goes on at the next smaller tensor-parallel degree that the profile has costs at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -266,8 +267,8 @@ class LowerDegrees:
         self._job = job
 
     def of(self, gpus: int) -> int:
-        """The largest degree of the profile for so many GPUs; 0: there is none."""
-        return max((degree for degree in self._stages if degree <= gpus), default=0)
+        """The largest degree of the profile for so many GPUs; 0: there is none, or not even state has room there."""
+        return max((degree for degree in self._roomy if degree <= gpus), default=0)
 
     def factor(self, degree: int) -> float:
         """How many times as long a worker takes for an iteration's work, in the stage that this costs most.
@@ -286,6 +287,13 @@ class LowerDegrees:
         layers = self._job.profile.layers[slice(*self._own[stage].layers)]
         own, lower = (activations_held(layers, one) for one in (self._job.shape.degree, degree))
         return self._state_bytes(stage, degree) + (activation_bytes * lower / own if own else 0.0)
+
+    @cached_property
+    def _roomy(self) -> tuple[int, ...]:
+        """The degrees at which a GPU of any stage holds at least parameters and state."""
+        memory_bytes = self._job.profile.device.memory_bytes or math.inf
+        numbers = range(self._job.shape.pp)
+        return tuple(one for one in self._stages if max(self._state_bytes(i, one) for i in numbers) <= memory_bytes)
 
     def _state_bytes(self, stage: int, degree: int) -> float:
         return gpu_bytes(self._job.profile.layers, replace(self._own[stage], tensor_parallel=degree))
