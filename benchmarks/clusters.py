@@ -12,7 +12,8 @@ Every row is computed as a user would: a profile of the model's sizes, cut and p
 * `memory`: what a GPU holds at most, over what was noted. Nothing is fitted.
 * `mt_nlg`: another cluster and model, with what was fitted here for `matrix`.
 
-Of the V100's logs: before, as told, and calibrated by the timers of the smallest job (`--calibrate`).
+Of the V100's logs: before, as told, and calibrated by the timers of the smallest job (`--calibrate`); DeepSpeed's also
+by iterations of MT-NLG, whose pipeline was DeepSpeed's.
 
 Errors are |predicted / measured - 1|. `rank` is Spearman's correlation among shapes on days alike, by time a sample
 (some had batches of 2,016 samples, others of 2,048), `loss` what the shape with the shortest prediction took longer
@@ -47,13 +48,14 @@ from rtk.profilers.analytic.estimate import (
     Calibration,
     Correction,
     Corrections,
+    Learned,
     analytic_profile,
     rates_of,
 )
 from rtk.profilers.analytic.megatron_log import read_megatron_log
 from rtk.profilers.analytic.observed import ObservedRun, learn
 from rtk.profilers.analytic.software import Software
-from rtk.schemas.gpus import INTER_NODE, gpu
+from rtk.schemas.gpus import INTER_NODE, Gpu, gpu
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, DataType, Network, NodeNetwork, Profile
 
@@ -63,6 +65,8 @@ BFLOAT_FROM = "02-28"  # from then on bfloat16, gradients summed in 32 bits (inf
 OMNI_PATH = Connection(30e-6, 5.06e9)  # what a ring over four nodes reached in the cluster's own bench
 # Selene: eight cards of 200 Gb/s a node; NCCL reaches some nine tenths.
 SELENE = Network(gpu("a100-sxm").intra_node, Connection(14e-6, 22.5e9), NodeNetwork(8, 180e9, "peers"))
+# As MT-NLG was trained (Smith et al., 2022), as far as it is told.
+MEGATRON = Software(attention="unfused", dropout=True, sequence_parallel=False, gradients="fp32", sustained=True)
 # Jean Zay: what a ring over 16 nodes reached in its own bench; half of an A100's NVLink is assumed within a node.
 JEAN_ZAY = Network(Connection(3.4e-6, 120e9), Connection(30e-6, 7e9), NodeNetwork(4, 7e9, "peers"))
 
@@ -121,8 +125,8 @@ def read_rows(name: str) -> list[MeasuredShape]:
 def _row(line: Mapping[str, str]) -> MeasuredShape:
     numbers = ("iteration_s", "memory_bytes", "date")
     sizes = {name: int(line[name]) for name in MeasuredShape.__dataclass_fields__ if name not in numbers}
-    held = float(line["memory_gb"]) * 1e9 if line["memory_gb"] else None
-    return MeasuredShape(**sizes, iteration_s=float(line["iteration_s"]), memory_bytes=held, date=line["date"])
+    held = float(line["memory_gb"]) * 1e9 if line.get("memory_gb") else None
+    return MeasuredShape(**sizes, iteration_s=float(line["iteration_s"]), memory_bytes=held, date=line.get("date", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +332,7 @@ def v100() -> dict[str, Any]:
     least = min(runs.values(), key=lambda run: run.pp)
     device = gpu("v100-sxm")
     learned = learn(least, device, lambda profile, run: _planned(profile, run))
-    rows = []
+    of_deepspeed, rows = deepspeed(device), []
     for name, run in runs.items():
         usual = replace(run.batch, dtype="fp32", software=Software())
         rows.append(
@@ -338,9 +342,33 @@ def v100() -> dict[str, Any]:
                 "before_s": _log_s(replace(run, batch=usual), UNCALIBRATED, Network(device.intra_node, INTER_NODE)),
                 "told_s": _log_s(run, UNCALIBRATED, JEAN_ZAY),
                 "calibrated_s": None if run is least else _log_s(run, learned.corrections, JEAN_ZAY),
+                "deepspeed_s": _log_s(run, of_deepspeed.corrections, JEAN_ZAY) if "_ds_" in name else None,
             }
         )
-    return {"learned": list(learned.remarks), "rows": rows}
+    return {"learned": list(learned.remarks), "of_deepspeed": list(of_deepspeed.remarks), "rows": rows}
+
+
+def deepspeed(device: Gpu) -> Learned:
+    """What MT-NLG's iterations, of other machines, another model and another year, say about DeepSpeed's pipeline.
+
+    Each says one number, by which all computing takes longer than is computed; the middle one of the three counts.
+    """
+    found = []
+    for row in read_rows("mt-nlg.csv"):
+        run = ObservedRun(
+            shape=decoder(row),
+            batch=MicrobatchShape(row.microbatch_size, row.sequence_length, "bf16", MEGATRON),
+            is_checkpointing=True,
+            tensor_parallel=row.tensor_parallel,
+            pp=row.pipeline_parallel,
+            dp=row.data_parallel,
+            microbatches=row.microbatches,
+            iterations_s=(row.iteration_s,),
+            gpu="a100-sxm",
+            source=f"MT-NLG's iteration of {row.iteration_s} s",
+        )
+        found.append(learn(run, device, lambda profile, run: _planned(profile, run, SELENE)))
+    return sorted(found, key=lambda one: one.corrections["block"].forward.matrix)[len(found) // 2]
 
 
 def _log_s(run: ObservedRun, corrections: Calibration, network: Network) -> float:
