@@ -5,6 +5,7 @@ And what tests of several folders share.
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -24,6 +25,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("rtk")
+
+# A shell starts what it puts into the background deaf to Ctrl-C, and so are all its children: tests that press it, in
+# this process or in one of its own, would wait until their time is up.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers() -> int:
