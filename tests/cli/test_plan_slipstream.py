@@ -244,6 +244,7 @@ def _runs(pid: str) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("short_search")
 def test_a_plan_that_is_not_proven_ends_with_4(folder: Path) -> None:
     """--require-optimal ends with 4 where the bound is not reached, and the plan or atlas is written all the same."""
     job = ("p.json", "--pp", "2", "--dp", "3", "--microbatches", "3", "--memory-limit", "2", "--solver", "heuristic")
