@@ -54,6 +54,8 @@ PRELOAD = [
     "rtk.runners.torch.runner",
     "rtk.running",
     "rtk.wiring",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
 ]
 
 
