@@ -109,6 +109,7 @@ def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool) -> None:
         assert totals.least_bytes(shape.pp, shape.shards) <= one.memory.total_bytes
 
 
+@pytest.mark.usefixtures("short_search")
 @settings(max_examples=20)
 @given(costed_forms())
 def test_what_is_said_of_a_shape_is_true_of_its_plan(form: CostedForm) -> None:
