@@ -11,6 +11,7 @@ from .schemas.display import Displayed
 
 if TYPE_CHECKING:
     from .benchmarks.papers.catalogue import reproduce as reproduce
+    from .calibrating import read_calibration as read_calibration
     from .exporting import export_checkpoint as export_checkpoint
     from .planners.explain.explain import explain as explain
     from .planners.explain.words import words_of_explanation as words_of_explanation
@@ -144,6 +145,7 @@ _PLACES = {
     "profile_refine": "wiring",
     "quickstart": "whole_flow",
     "read": "wiring",
+    "read_calibration": "calibrating",
     "read_cluster": "schemas.site",
     "replay": "replaying",
     "reproduce": "benchmarks.papers.catalogue",
