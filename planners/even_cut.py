@@ -51,7 +51,7 @@ def even_cut_of_columns(times: Sequence[Sequence[float]], placement: Placement) 
     return list(_even_cut(tuple(map(tuple, times)), placement))
 
 
-@lru_cache(maxsize=64)  # a job asks for the same cut with many numbers of pipelines
+@lru_cache(maxsize=512)  # a job asks for the same cut with many numbers of pipelines
 def _even_cut(times: tuple[tuple[float, ...], ...], placement: Placement) -> tuple[int, ...]:
     stages, count = sum(map(len, placement)), len(times[0])
     sums = np.array([[0.0, *accumulate(own)] for own in times])

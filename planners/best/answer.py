@@ -63,7 +63,7 @@ class BestShapes:
         made = self.best.plan()
         source = self.best.shape.form.source
         made = self._seated().signed(replace(made, inputs={**made.inputs, "profile": digest(source)}), source)
-        told = {"batch": self.question.batch, "sharded_over": self.best.shape.shards, **self.ruled_out}
+        told: dict[str, Any] = {"batch": self.question.batch, "sharded_over": self.best.shape.shards, **self.ruled_out}
         if self.question.has_orders:
             told |= {"side_by_side": self.best.way.side_by_side}
         return replace(made, planner=replace(made.planner, options=made.planner.options | {OPTION: told}))

@@ -310,7 +310,9 @@ def test_an_executor_that_nobody_knows_is_refused(folder: Path, executor: str) -
 
 def test_the_best_degree_is_chosen_for_each_cluster(tmp_path: Path) -> None:
     """`auto` in a job's `tensor_parallel` is what `rtk replay --tensor-parallel auto` takes on the same machines."""
-    costs = tuple(LayerCost(*[seconds] * 3, tensor_parallel=degree) for degree, seconds in ((1, 1.0), (2, 0.4)))
+    costs = tuple(
+        LayerCost(seconds, seconds, seconds, tensor_parallel=degree) for degree, seconds in ((1, 1.0), (2, 0.4))
+    )
     profile = Profile((Layer(costs),) * 4)
     write_document(str(tmp_path / "p.json"), profile)
     (tmp_path / "spec.yaml").write_text(
