@@ -215,9 +215,8 @@ class PricedShape:
         return ", ".join(f"{WORDS[name]} {print_change(more_s[name] / whole_s)}" for name in shown)
 
 
-Waiting = tuple[
-    float, SearchStep, int, int, Any
-]  # bound in s, how far, number of the shape, which way, plan if there is one
+# In the queue: a bound in s, how far it is, the number of the shape, which way, and the plan if there is one.
+Waiting = tuple[float, SearchStep, int, int, Any]
 
 
 class ShapeSearch:
