@@ -44,7 +44,7 @@ from .forms import CostedForm
 EFFORT = Effort("rules")
 
 
-class Step(IntEnum):
+class SearchStep(IntEnum):
     """How far something in the queue is; of equal bounds the furthest comes first."""
 
     PLANNED, PROVEN, CUT, WAY, WHOLE = range(5)
@@ -215,7 +215,8 @@ class PricedShape:
         return ", ".join(f"{WORDS[name]} {print_change(more_s[name] / whole_s)}" for name in shown)
 
 
-Waiting = tuple[float, Step, int, int, Any]  # bound in s, how far, number of the shape, which way, plan if there is one
+# In the queue: a bound in s, how far it is, the number of the shape, which way, and the plan if there is one.
+Waiting = tuple[float, SearchStep, int, int, Any]
 
 
 class ShapeSearch:
@@ -247,7 +248,7 @@ class ShapeSearch:
         for number, shape in enumerate(self.shapes):
             bound_s = self._bound_s(number, shape)
             if bound_s is not None:
-                queue.append((bound_s, Step.WHOLE, number, 0, None))
+                queue.append((bound_s, SearchStep.WHOLE, number, 0, None))
         heapify(queue)
         with many_problems():
             yield from self._out_of(queue)
@@ -257,15 +258,15 @@ class ShapeSearch:
             bound_s, step, number, which, found = heappop(queue)
             if number in self._done:
                 continue
-            if step == Step.PLANNED:
+            if step == SearchStep.PLANNED:
                 self._done.add(number)
                 yield found
-            elif step == Step.WHOLE:
+            elif step == SearchStep.WHOLE:
                 shape = self.shapes[number]
                 ways = self._ways(shape)
                 self._open[number] = len(ways)
                 for own in ways:
-                    heappush(queue, (self._way_s(shape, self.question.ways[own]), Step.WAY, number, own, None))
+                    heappush(queue, (self._way_s(shape, self.question.ways[own]), SearchStep.WAY, number, own, None))
             else:
                 further = self._further(step, number, which)
                 if further is None:
@@ -274,25 +275,27 @@ class ShapeSearch:
                     value_s, step, found = further
                     heappush(queue, (max(bound_s, value_s), step, number, which, found))
 
-    def _further(self, step: Step, number: int, which: int) -> tuple[float, Step, PricedShape | None] | None:
+    def _further(
+        self, step: SearchStep, number: int, which: int
+    ) -> tuple[float, SearchStep, PricedShape | None] | None:
         """One way of a shape, a step on: what is proven of it, or what it takes; None where it does not fit."""
         shape, way = self.shapes[number], self.question.ways[which]
         try:
             template = self._template(number, way)
             if template is None:
                 return None
-            if step == Step.WAY:
+            if step == SearchStep.WAY:
                 least_s = least_of_cut(template, shape.microbatches, in_order=way.is_in_order)
-                return least_s, Step.PROVEN if way.is_in_order else Step.CUT, None
-            if step == Step.CUT:
-                return _proven_s(template, shape.microbatches, way), Step.PROVEN, None
+                return least_s, SearchStep.PROVEN if way.is_in_order else SearchStep.CUT, None
+            if step == SearchStep.CUT:
+                return _proven_s(template, shape.microbatches, way), SearchStep.PROVEN, None
         except InfeasibleError:
             return None
         priced = self._priced(number, way)
         if priced is None:
             return None
         self.planned.append(priced)
-        return priced.iteration_time_s, Step.PLANNED, priced
+        return priced.iteration_time_s, SearchStep.PLANNED, priced
 
     @property
     def ruled_out(self) -> dict[str, int]:
