@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,7 @@ def assert_trains_alike(asked: Plan, is_tied: bool = False, clip_norm: float | N
             torch.testing.assert_close(own, wanted, rtol=1e-9, atol=1e-11)
 
 
-def _adam(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-2)
 
 
@@ -153,7 +153,7 @@ def test_evaluation_counts_each_micro_batch_once() -> None:
     whole = nn.Sequential(*layers)
     losses = [float(language_model_loss(whole(inputs), targets).detach()) for inputs, targets in rows]
     assert len(found) == 8
-    assert all(one == (pytest.approx(sum(losses) / 3, rel=1e-12), 3.0) for one in found)
+    assert all(one == pytest.approx((sum(losses) / 3, 3.0), rel=1e-12) for one in found)
 
 
 def test_another_loss_has_whole_logits() -> None:
@@ -168,8 +168,9 @@ def test_another_loss_has_whole_logits() -> None:
     ranks = run_ranks(asked, layers, squares, _adam, train, cuts=CUTS)
     whole = nn.Sequential(*layers)
     found = [squares(whole(inputs), targets) for inputs, targets in batch(0, MICROBATCHES)]
-    norm = torch.nn.utils.get_total_norm(torch.autograd.grad(sum(found) / MICROBATCHES, whole.parameters()))  # type: ignore[arg-type]
-    assert ranks[0][1][0] == pytest.approx(float(torch.stack(found).detach().mean()), rel=1e-12)
+    mean = torch.stack(found).mean()
+    norm = torch.nn.utils.get_total_norm(torch.autograd.grad(mean, list(whole.parameters())))
+    assert ranks[0][1][0] == pytest.approx(mean.item(), rel=1e-12)
     assert ranks[0][2][0] == pytest.approx(float(norm), rel=1e-12)
 
 
