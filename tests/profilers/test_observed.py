@@ -231,6 +231,22 @@ def test_arguments_say_the_shape(tmp_path: Path) -> None:
     assert "does not say on which GPU" in learned.remarks[-1]
 
 
+@pytest.mark.parametrize(
+    ("said", "hidden"),
+    [
+        ({}, False),
+        ({"async_tensor_model_parallel_allreduce": False}, False),
+        ({"async_tensor_model_parallel_allreduce": True}, True),
+        ({"async_tensor_model_parallel_allreduce": False, "sequence_parallel": True}, True),
+    ],
+)
+def test_arguments_say_whether_sums_are_hidden(tmp_path: Path, said: dict[str, object], hidden: bool) -> None:
+    """Where Megatron sums while it computes weight gradients its log says so; older ones have no such argument."""
+    file = tmp_path / "job.log"
+    file.write_text(log_of({**ARGUMENTS, **said}, iteration(1, 9000), iteration(2, 500)))
+    assert read_megatron_log(str(file)).batch.software.hidden_sums is hidden
+
+
 Timers = dict[str, list[float]]  # what each rank took in an iteration, in ms
 
 

@@ -189,13 +189,13 @@ def _ends(layers: tuple[Layer, ...]) -> list[LayerCost]:
 
 @pytest.mark.parametrize(("sequence_parallel", "measured_s"), [(False, 11.9e-3), (True, 11.8e-3)])
 def test_hidden_sums_of_a_measured_block(sequence_parallel: bool, measured_s: float) -> None:
-    """The backward pass of a block of the 22B model is as Korthikanti et al. (2022, table 4) have it, within 3 %."""
+    """The backward pass of a block of the 22B model is as Korthikanti et al. (2022, table 4) have it, within 2 %."""
     software = Software("unfused", True, sequence_parallel, "fp32", sustained=True, hidden_sums=True)
     shape = replace(MODELS["megatron-18.4b"].shape, blocks=48, heads=64, key_value_heads=64, head_size=96)
     batch, device = MicrobatchShape(4, 2048, "fp16", software), gpu("a100-sxm")
     rates = rates_of(device, "fp16", software=software)
     profile = analytic_profile("22B", shape, batch, device, rates, degrees=(8,))
-    assert profile.layers[1].costs[0].full_s == pytest.approx(measured_s, rel=0.03)
+    assert profile.layers[1].costs[0].full_s == pytest.approx(measured_s, rel=0.02)
 
 
 def test_parts_of_other_profiles() -> None:
