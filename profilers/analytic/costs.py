@@ -344,10 +344,10 @@ def embedding_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> 
 def block_work(shape: DecoderShape, batch: MicrobatchShape, degree: int) -> LayerWork:
     """Attention and the feed-forward network, with their norms and sums."""
     width, queries, keys, inner = shape.width, *_attention_widths(shape, degree), shape.inner / degree
-    attention = [(width, size, shape.has_query_bias) for size in (queries, keys, keys)]
+    attention: list[Matrix] = [(width, size, shape.has_query_bias) for size in (queries, keys, keys)]
     if shape.is_fused:
         attention = [(width, queries + 2 * keys, shape.has_query_bias)]
-    entries = [(width, inner, shape.has_inner_bias)] * (2 if shape.is_gated else 1)
+    entries: list[Matrix] = [(width, inner, shape.has_inner_bias)] * (2 if shape.is_gated else 1)
     matrices = [*attention, (queries, width, shape.has_output_bias), *entries, (inner, width, shape.has_inner_bias)]
     products = _products(matrices, batch)
     forward, backward = _between_products(shape, batch, degree)
