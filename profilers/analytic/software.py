@@ -33,8 +33,8 @@ class Software:
         kernel_gap_s: between kernels where the program waits for each (`CUDA_LAUNCH_BLOCKING=1`: some 47 us); None:
             launches run ahead, and the GPU's own gap counts.
         hidden_sums: a full backward pass sums what a product gives to the layer before while it computes the same
-            product's weight gradient, as Megatron-LM since 2022 and NeMo (`megatron/core/tensor_parallel/layers.py`,
-            `LinearWithGradAccumulationAndAsyncCommunication`); else one comes after the other.
+            product's weight gradient, as Megatron-LM since 2022 (`megatron/core/tensor_parallel`,
+            `LinearWithGradAccumulationAndAsyncCommunication`) and NeMo; else one comes after the other.
 
     Raises:
         InvalidInputError: there is no such attention, or the gap is no time.

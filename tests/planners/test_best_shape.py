@@ -28,14 +28,21 @@ LAYER = Layer((LayerCost(1.0, 1.0, 1.0, 0.5),), parameter_bytes=GB, state_bytes=
 
 @st.composite
 def costed_forms(draw: st.DrawFn) -> CostedForm:
-    """A few unlike layers at degrees 1 and 2, on GPUs that hold some of them."""
+    """A few unlike layers at degrees 1 and 2, on GPUs that hold some of them; full backwards may hide sums at 2."""
     seconds, sizes = st.sampled_from((0.5, 1.0, 1.0, 2.0)), st.sampled_from((0.0, 1.0, 2.0))
-    again = draw(st.booleans())
+    again, hides = draw(st.booleans()), draw(st.booleans())
     layers = []
     for _ in range(draw(st.integers(2, 4))):
         forward_s, input_s, weight_s, step_s = draw(st.tuples(seconds, seconds, seconds, sizes))
         costs = tuple(
-            LayerCost(share * forward_s, share * input_s, share * weight_s, share * step_s, tensor_parallel=degree)
+            LayerCost(
+                share * forward_s,
+                share * input_s,
+                share * weight_s,
+                share * step_s,
+                tensor_parallel=degree,
+                backward_s=0.5 * (input_s + weight_s) if hides and degree == 2 else None,
+            )
             for degree, share in ((1, 1.0), (2, 0.6))
         )
         own = draw(sizes) * GB
