@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ def measure_here(
     from .overlap import measure_overlap
 
     where = device(number)
+    if model.precision is not None:
+        make_stage = partial(make_stage, precision=model.precision)
     profile = measure_profile(
         model,
         make_stage,
