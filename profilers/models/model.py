@@ -336,7 +336,11 @@ def tied(layers: Sequence[nn.Module]) -> dict[int, tuple[int, int]]:
 # The parameter, its gradient and AdamW's two moments.
 # Parameter, gradient and moments; in 16 bits the latter in float32, with a float32 copy of the parameter.
 TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 18, "fp16": 18}
-FORMATS: dict[DataType, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+FORMATS: dict[DataType, str] = {
+    "fp32": "float32 parameters",
+    "bf16": "bfloat16 parameters, float32 masters",
+    "fp16": "float16 parameters, float32 masters",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +372,7 @@ def require_memory(name: str, size: ModelSize, tokens: int, dtype: DataType, fit
     else:
         fix = "take a machine with more memory, or compute the profile: --analytic"
     raise InfeasibleError(
-        f"{name} needs {print_bytes(needed)} of memory for {FORMATS[dtype]} parameters, gradients, AdamW's moments and "
+        f"{name} needs {print_bytes(needed)} of memory for {FORMATS[dtype]}, gradients, AdamW's moments and "
         f"one layer's activations; {print_bytes(free)} are free",
         fix=fix,
     )

@@ -1,6 +1,7 @@
 """The loss scale of fp16: a function of which iterations were skipped, and a part of every layer's state."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,13 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
+from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.shape import Shape
 from rtk.runners.resilience.protocol import StepTerms
 from rtk.runners.torch import loss_scale
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.loss_scale import FIRST_SCALE, LEAST_SCALE, LossScale, scale_at
+from rtk.runners.torch.runner import PlanRunner
 from rtk.runners.torch.stage import add_loss
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.profile import Layer, LayerCost, Profile
 
 from .pipes import Batch, adamw, compute, cut
 
@@ -154,3 +160,23 @@ def test_the_scale_goes_with_the_state() -> None:
     with pytest.raises(InvalidInputError, match=r"lacks 0\./loss_scale\n.*--precision"):
         held.load(without)
     assert made("bf16-master").loss_scale == 1.0
+
+
+@pytest.mark.parametrize("is_staggered", [False, True])
+def test_a_plain_run_skips_until_the_scale_fits(is_staggered: bool) -> None:
+    """Without a coordinator, too, nobody steps on what is not finite, whatever the optimizer waits for; then all do."""
+    profile = Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * 2)
+    plan = plan_pipeline(profile, Shape(1, 1, 2), "gpipe")
+    plan = replace(plan, optimizer="staggered", prediction=None) if is_staggered else plan
+    runner = PlanRunner(
+        plan, [line(1.0), line(1.0)], mean, adamw, rank=0, world_size=1, store=HashStore(), precision="fp16-master"
+    )
+    batch = [(torch.full((1, 1), 4.0), torch.zeros(1))] * 2
+    values = []
+    for number in range(5):
+        result = runner.step(batch)
+        assert result.skipped == (number < 3)
+        values.append([one.item() for one in runner.stage.parameters()])
+    assert values[0] == values[2] == [1.0, 1.0] != values[3] != values[4]
+    with pytest.raises(InvalidInputError, match="scaled loss"):
+        runner.reduce(batch)

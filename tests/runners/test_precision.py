@@ -17,6 +17,8 @@ from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.precision import Precision, convert
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.profile import DataType, ModelForm
+from rtk.training import PARAMETERS, Training
 
 from .pipes import adamw, cut, train
 
@@ -256,3 +258,14 @@ def test_what_is_profiled_steps_on_masters(precision: Precision) -> None:
     assert seen[-1] == 1 - 4 * 2.0**-10 and (precision == "fp16-master" or seen[0] == 1.0)
     frozen = TorchStage([nn.Linear(1, 1).requires_grad_(False)], precision=precision)
     assert frozen.stepper(torch.optim.AdamW) is None
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), [("fp32", "fp32"), ("bf16", "bf16-master"), ("fp16", "fp16-master")])
+def test_plans_are_trained_as_their_profiles_count(dtype: DataType, wanted: Precision) -> None:
+    """Where nobody says a precision it is that of the profile behind the plan, in 16 bits with masters."""
+    form = ModelForm(dtype=dtype)
+    assert Training(model=None, data=None).precision_like(form) == wanted
+    for precision, made in PARAMETERS.items():
+        training = Training(model=None, data=None, precision=precision)
+        assert training.precision_like(form) == precision
+        assert training.form_like(form).dtype == made
