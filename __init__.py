@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from .schemas.display import Displayed
 
 if TYPE_CHECKING:
+    from .accounting import account as account
     from .benchmarks.papers.catalogue import reproduce as reproduce
+    from .calibrating import read_calibration as read_calibration
     from .exporting import export_checkpoint as export_checkpoint
     from .planners.explain.explain import explain as explain
     from .planners.explain.words import words_of_explanation as words_of_explanation
@@ -109,6 +111,7 @@ _PLACES = {
     "TraceEvent": "schemas.trace",
     "TraceOptions": "runners.traces.read",
     "TrainingConfig": "runners.training",
+    "account": "accounting",
     "check_timeline": "schemas.check",
     "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",
@@ -144,6 +147,7 @@ _PLACES = {
     "profile_refine": "wiring",
     "quickstart": "whole_flow",
     "read": "wiring",
+    "read_calibration": "calibrating",
     "read_cluster": "schemas.site",
     "replay": "replaying",
     "reproduce": "benchmarks.papers.catalogue",

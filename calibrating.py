@@ -1,12 +1,10 @@
-"""What computed times are corrected by: a measured profile, a log, or the time of an iteration.
+"""What computed times are corrected by: a measured profile, a log, a trace, or the time of an iteration.
 
 It stands at the root because the profilers know what a layer takes, and the planners what an iteration of it does.
 """
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from .schemas.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from .profilers.analytic.estimate import Learned
@@ -25,11 +23,15 @@ def read_calibration(
     """Read what `profile_analytic` may be calibrated by.
 
     Args:
-        path: a profile that was measured; the YAML file of a measured iteration (`.yaml`); or a log of Megatron-LM
-            with its arguments. `.gz` is unpacked.
+        path: a profile that was measured; a log of Megatron-LM with its arguments; a trace of torch's profiler, with
+            the shapes of operations; or a YAML file (`.yaml`) with the settings of a job and the times of its
+            iterations, its log, or a trace. `.gz` is unpacked.
         gpu: that is computed for.
         cluster: the machines of the measured iteration: their network counts.
-        software: how the program computed that ran it; a log says so itself.
+        software: how the program computed that ran; a log says so itself.
+
+    Returns:
+        The measured profile, or what was learned; its `remarks` say what that is, and how sure.
 
     Raises:
         InvalidInputError: the file cannot be read, or does not say what it must.
@@ -38,17 +40,24 @@ def read_calibration(
     from .profilers.analytic.observed import learn
     from .profilers.analytic.observed_file import read_observed_run
     from .profilers.analytic.software import USUAL_SOFTWARE
+    from .profilers.analytic.step_trace import read_step_trace
+    from .profilers.analytic.traced import learn_from_trace, learn_products
     from .schemas.documents import read_document
     from .schemas.gpus import gpu as known_gpu
     from .schemas.profile import Profile
 
-    plain = path.removesuffix(".gz")
+    device, plain, trace = known_gpu(gpu), path.removesuffix(".gz"), None
     if plain.endswith((".json", "-")):
-        _refuse_trace(path)
-        return read_document(path, Profile)
-    is_told = plain.endswith((".yaml", ".yml"))
-    run = read_observed_run(path, software or USUAL_SOFTWARE) if is_told else read_megatron_log(path)
-    return learn(run, known_gpu(gpu), lambda profile, of: _planned(profile, of, cluster))
+        return learn_products(read_step_trace(path), device) if _is_trace(path) else read_document(path, Profile)
+    if plain.endswith((".yaml", ".yml")):
+        run, trace = read_observed_run(path, software or USUAL_SOFTWARE)
+    else:
+        run = read_megatron_log(path)
+
+    def planned(profile: Profile, of: "ObservedRun") -> "Plan":
+        return _planned(profile, of, cluster)
+
+    return learn(run, device, planned) if trace is None else learn_from_trace(run, trace, device, planned)
 
 
 def _planned(profile: "Profile", run: "ObservedRun", cluster: "Cluster | None") -> "Plan":
@@ -63,17 +72,12 @@ def _planned(profile: "Profile", run: "ObservedRun", cluster: "Cluster | None") 
     return plan_pipeline(replace(known, device=replace(known.device, memory_bytes=None)), shape, "1f1b")
 
 
-def _refuse_trace(path: str) -> None:
-    """Raise InvalidInputError for a trace of torch's profiler, which corrects a profile that is there."""
+def _is_trace(path: str) -> bool:
+    """Whether a file is a trace of torch's profiler, by its beginning."""
     from .schemas.files import STANDARD_STREAM, opened
 
     if path == STANDARD_STREAM:
-        return
+        return False
     with opened(path) as stream:
         head = stream.read(_HEAD)
-    if b'"traceEvents"' in head or b'"schemaVersion"' in head:
-        raise InvalidInputError(
-            "a trace of torch's profiler does not say what model it is of",
-            where=path,
-            fix=f"compute the profile, then correct it: rtk profile refine P.json --timeline {path} -o P2.json",
-        )
+    return b'"traceEvents"' in head or b'"schemaVersion"' in head or (head.lstrip()[:1] == b"[" and b'"ph"' in head)

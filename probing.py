@@ -189,5 +189,7 @@ def profile_links(
         return None
     hosts = [place.host for place in readings.places]
     return MeasuredLinks(
-        survey(hosts, readings.exchange_s, readings.allreduce_s, seed), tuple(readings.places), together
+        survey(hosts, readings.exchange_s, readings.allreduce_s, readings.crowd_s, seed),
+        tuple(readings.places),
+        together,
     )

@@ -116,7 +116,7 @@ def replay(
         trace: the file of the failures: rtk's own traces, spot logs, counts, fault lists.
         pp, microbatches: the shape of the job, as for `plan_slipstream`.
         dp: pipelines; None: as many as the cluster's nodes hold.
-        policies: names; None: all.
+        policies: names; None: all but those that are told of single GPUs, `worker-lost` and `degree-lowered`.
         cluster: the machines, as for `plan_pipeline`; None: a node is one worker.
         tensor_parallel: GPUs of a worker: a degree, or "auto", the profile's best; None: its least.
         schedule: "1f1b" or "zero-bubble", of pipelines whose policy has none of its own.
@@ -146,7 +146,7 @@ def replay(
     from .schemas.site import machines_of, site_of
     from .schemas.text import known
 
-    names = tuple(NAMES) if policies is None else tuple(policies)
+    names = NAMES if policies is None else tuple(policies)
     for one in names:
         require_name(one)
     known(schedule, get_args(LeanSchedule), "--schedule")
@@ -250,13 +250,13 @@ def answered(question: ReplayRequest, name: str) -> Answer:
     Raises:
         InvalidInputError: the trace cannot be read, or there is no such policy.
     """
-    from .planners.recovery.catalogue import knows_placements, policy
+    from .planners.recovery.catalogue import gpu_policy, knows_placements
     from .planners.scheduling.forms import many_problems
     from .runners.replay.engine import replay
 
     try:
         with many_problems():
-            found = policy(name, question.job)
+            found = gpu_policy(name, question.job)
             healthy = found.begin(Fleet(tuple(f"node{number}" for number in range(question.job.nodes))))
             record = replay(found, _moments(question), question.until_s)
             is_placed = question.placement is not None and knows_placements(name)
@@ -335,6 +335,7 @@ def _reading(question: ReplayRequest, never_fails: RecoveryPolicy) -> TraceOptio
         iteration_time_s=iteration_s,
         worker_nodes=dict(_worker_nodes(job, names)),
         usual_link_s=max((link.delay_s for link in links), default=0.0),
+        gpus_per_node=job.gpus_per_node,
     )
 
 
@@ -347,8 +348,10 @@ def _worker_nodes(job: TrainingJob, names: Sequence[str]) -> Iterator[tuple[str,
 
 def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Iterable[Answer]) -> ReplayReport:
     """The report: every answer measured against the cluster that never fails."""
+    from .planners.recovery.catalogue import BY_GPU
     from .runners.replay.engine import refused, replay, report_of, yardstick_of
     from .schemas.replay import ReplayReport
+    from .schemas.text import joined
 
     job, facts = question.job, _Facts(question.job)
     reference = replay(never_fails, facts.watching(_moments(question)), question.until_s)
@@ -361,8 +364,9 @@ def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Itera
     workers = "one worker" if per_node == 1 else f"{per_node} workers"
     gpus = "a GPU" if shape.degree == 1 else f"{shape.degree} GPUs"
     most, began = facts.bound.most_microbatches(reference.lasts_s), reference.began
+    trace = {"name": question.name, **facts.told(reference.lasts_s)}
     return ReplayReport(
-        trace={"name": question.name, **facts.told(reference.lasts_s)},
+        trace=trace,
         job={
             "model": job.profile.model.get("name"),
             "pp": shape.pp,
@@ -388,7 +392,8 @@ def _report(question: ReplayRequest, never_fails: RecoveryPolicy, answers: Itera
             for one in answers
         ),
         mapping=f"A node holds {workers} of {gpus} each, in (pipeline, stage) order: the first nodes of the trace take "
-        f"the places from 0/0 to {shape.dp - 1}/{shape.pp - 1}, nodes beyond the first {job.nodes} are spares.",
+        f"the places from 0/0 to {shape.dp - 1}/{shape.pp - 1}, nodes beyond the first {job.nodes} are spares."
+        + (f" A node is lost with one of its GPUs, but to {joined(BY_GPU)}." if "gpus_lost" in trace else ""),
         inputs={"profile": digest(job.profile)},
     )
 
@@ -432,6 +437,7 @@ class _Facts:
             "nodes_min": found.nodes_min,
             "nodes_max": found.nodes_max,
             "nodes_mean": found.nodes_mean,
+            **({"gpus_lost": found.gpus_lost} if found.gpus_lost else {}),
         }
 
     def _note(self, moment: Moment) -> None:

@@ -145,7 +145,10 @@ def _told(computing: dict[str, Any], site: Site) -> dict[str, Any]:
     if isinstance(path, str):
         if gpu is None:
             raise InvalidInputError("there is no GPU to compute for", where="--gpu", fix="write --gpu h100-sxm, say")
-        told["calibrate"] = read_calibration(path, gpu=gpu, cluster=site.cluster)
+        learned = read_calibration(path, gpu=gpu, cluster=site.cluster, software=told.get("software"))
+        for words in getattr(learned, "remarks", ()):
+            remark(words)
+        told["calibrate"] = learned
     return told
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
 from .runners.training import EVAL_EVERY, PRECISION_OF, Precision, SharedBuffers, TrainingConfig, sizes_of
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
     from .profilers.measuring import Measuring
     from .profilers.models.model import Model
+    from .profilers.models.sharding import TensorParallelPlan
     from .runners.log_writers import LogWriter
     from .runners.torch.data.provider import Provider
     from .runners.torch.evaluation import HeldOut
+    from .runners.torch.groups import Store
     from .runners.torch.held_stage import OptimizerFactory
     from .runners.torch.runner import PlanRunner
     from .runners.torch.stage import Loss
@@ -170,6 +172,8 @@ class Training:
         cut: names of the modules that are layers, such as `model.layers.*`.
         seed: of all randomness.
         buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
+        tensor_parallel: how several GPUs share a layer's matrices, {name: "colwise" | "rowwise" | "vocabulary"}: for
+            `rtk profile --tp` and `runner`; None: the model's own, where it says so.
 
     Raises:
         InvalidInputError: an argument cannot be what it is.
@@ -193,6 +197,7 @@ class Training:
         cut: str | None = None,
         seed: int = 0,
         buffers: SharedBuffers = "lowest",
+        tensor_parallel: "TensorParallelPlan | None" = None,
     ) -> None:
         for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
             if function is not None and not callable(function):
@@ -217,6 +222,7 @@ class Training:
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
         self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
+        self.tensor_parallel = _table(tensor_parallel)
         self.listeners: list[tuple[tuple[str, ...], Listener]] = []
         self._alone: tuple[str, PlanRunner, Provider] | None = None
         self.script: str | None = None
@@ -341,7 +347,6 @@ class Training:
 
         from .planners.pipeline import plan_pipeline
         from .planners.shape import Shape
-        from .runners.torch.runner import PlanRunner
         from .schemas.profile import Layer, LayerCost, Profile
 
         size, length = sizes_of(plan)
@@ -349,23 +354,60 @@ class Training:
         form = form_of(plan.planner.options).options()
         profile = Profile(layers, model=form, microbatch_size=size, sequence_length=length)
         alone = plan_pipeline(profile, Shape(1, 1, plan.total_microbatches()), "gpipe")
-        task = self.task(alone, alone.workers[0].name)
+        return self.runner(alone, rank=0, world_size=1, store=HashStore())
+
+    def runner(
+        self,
+        plan: "Plan | str",
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: "Store | None" = None,
+        device: "torch.device | str" = "cpu",
+        paced: bool = False,
+    ) -> "tuple[PlanRunner, Provider]":
+        """What executes a plan in a torchrun script of yours, also one of several GPUs a worker, and gives the data.
+
+        Nothing survives a failure there: `rtk run` does, on one GPU a worker. All else of the training is the same.
+
+        Args:
+            plan: or its file.
+            rank, world_size, store, device, paced: as of `PlanRunner`.
+
+        Returns:
+            The runner, and the data: `runner.step(data.batch(runner.iteration))` is an iteration.
+
+        Raises:
+            InvalidInputError: as of `load_alone` and `PlanRunner`.
+        """
+        from .profilers.models.joint import ModelCuts
+        from .runners.torch.runner import PlanRunner
+        from .schemas.documents import read_document
+        from .schemas.plan import Plan
+
+        whole = read_document(plan, Plan) if isinstance(plan, str) else plan
+        size, length = sizes_of(whole)
+        model, data = self.load_alone(size, length, self.form(whole), whole.total_microbatches())
+        data.start()  # there are no sockets yet
         runner = PlanRunner(
-            alone,
-            task.make_layers(),
-            task.loss,
-            task.optimizer,
-            rank=0,
-            world_size=1,
-            store=HashStore(),
-            seed=task.seed,
-            clip_norm=task.clip_norm,
-            precision=task.precision,
-            schedule=task.schedule,
-            buffers=task.buffers,
-            fill=task.fill,
+            whole,
+            model.layers,
+            model.loss if self.loss is None else self.loss,
+            self._optimizer_for(model.layers),
+            rank=rank,
+            world_size=world_size,
+            store=store,
+            device=device,
+            paced=paced,
+            seed=self.seed,
+            clip_norm=self.clip_norm,
+            precision=self.precision or "fp32",
+            schedule=self.schedule,
+            buffers=self.buffers,
+            fill=model.fill,
+            cuts=None if model.tensor_parallel is None else ModelCuts(model.tensor_parallel),
         )
-        return runner, cast("Provider", task.batch)
+        return runner, data
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for all workers: who differs is refused, and told in what."""
@@ -434,6 +476,7 @@ class Training:
         length = self.sequence_length or getattr(self.data, "sequence_length", None) or sequence_length
         if isinstance(self.model, ModelSource):
             model = self.model.load(size, length, self.seed, form)
+            model = model if self.tensor_parallel is None else replace(model, tensor_parallel=self.tensor_parallel)
             sizes = model.microbatch_size, microbatches, model.sequence_length
             data = provider or self._provider(*sizes, model.vocabulary)
             _require_length(data, model)
@@ -448,7 +491,8 @@ class Training:
         def example(number: int) -> tuple[Any, ...]:
             return data.batch(number)[0]
 
-        return model_of(name, UserModel(modules, None, self.loss, None), size, length, form, example), data
+        user = UserModel(modules, None, self.loss, self.tensor_parallel)
+        return model_of(name, user, size, length, form, example), data
 
     def _provider(
         self, size: int, microbatches: int, length: int | None, vocabulary: int | None, held_out: Any = None
@@ -665,6 +709,14 @@ def load_to_measure(asked: "Measuring") -> "Model":
     return replace(model, name=asked.name, example=example, precision=training.precision_like(form))
 
 
+def _table(given: "TensorParallelPlan | None") -> "TensorParallelPlan | None":
+    """A table of cuts; raises InvalidInputError unless it is one."""
+    if given is None or (isinstance(given, dict) and {*given.values()} <= {"colwise", "rowwise", "vocabulary"}):
+        return given
+    ways = 'write {name: "colwise", "rowwise" or "vocabulary"}'
+    raise _wrong("tensor_parallel", f"{given!r} is no tensor-parallel plan", ways)
+
+
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:
     return InvalidInputError(what, where=f"Training({name}=…)", fix=fix)
 
@@ -677,7 +729,7 @@ def require_one_gpu(plan: "Plan") -> None:
                 raise InvalidInputError(
                     f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs; a worker computes on one",
                     where=f"/templates/{t}/stages/{i}/tensor_parallel",
-                    fix="plan with --tensor-parallel 1; Megatron or torchtitan run others, `rtk simulate` shows them",
+                    fix="plan with --tensor-parallel 1; PlanRunner in a torchrun script runs others (docs/library.md)",
                 )
 
 

@@ -1,6 +1,6 @@
 """Computed iteration times against those of real clusters: errors, ranks, and the shape that would have been taken.
 
-`python benchmarks/clusters.py [--only a100|v100] [--chart FILE.svg] [-o FILE]`, on the data in `benchmarks/measured/`.
+`python benchmarks/clusters.py [--only a100|v100|tables|picks] [--chart FILE.svg] [-o FILE]`, on `benchmarks/measured/`.
 Every row is computed as a user would: a profile of the model's sizes, cut and planned as 1F1B. Of the A100:
 
 * `before`: the program is taken to be rtk's own, the network one card a GPU. Nothing is fitted.
@@ -10,18 +10,25 @@ Every row is computed as a user would: a profile of the model's sizes, cut and p
   other machines).
 * `left_out`: each model (layers and width) is predicted by constants that were fitted on all other models.
 * `memory`: what a GPU holds at most, over what was noted. Nothing is fitted.
-* `mt_nlg`: another cluster and model, with what was fitted here for `matrix`.
+* `picks`: what `rtk plan best` takes for the model with most rows, among all shapes, and what was measured of it.
+
+Of tables that others published (`cluster_tables.py`): with nothing fitted to them, and with one number of other models.
 
 Of the V100's logs: before, as told, and calibrated by the timers of the smallest job (`--calibrate`).
 
-Errors are |predicted / measured - 1|. `rank` is Spearman's correlation among shapes of one model on days alike, `loss`
-what the shape with the shortest prediction took longer than the fastest of them.
+Errors are |predicted / measured - 1|. `rank` is Spearman's correlation among shapes on days alike, by time a sample
+(some had batches of 2,016 samples, others of 2,048), `loss` what the shape with the shortest prediction took longer
+than the fastest of them. Days are alike from 25 February on: repeated shapes then differ by 0.1 %, and what changed on
+the 28th is told. `models` are shapes of the same layers, width and heads, `one_day` those of them that were measured on
+one day, `widths` those of the same layers and width, whatever their heads: these are unlike models, of which nobody
+chooses one for its time.
 """
 
 import argparse
 import csv
 import json
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
@@ -32,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from rtk.benchmarks.cluster_tables import tables
 from rtk.benchmarks.clusters_chart import write_chart
 from rtk.benchmarks.common import write_result
 from rtk.planners.gpu_memory import memory_of
@@ -49,16 +57,16 @@ from rtk.profilers.analytic.estimate import (
 from rtk.profilers.analytic.megatron_log import read_megatron_log
 from rtk.profilers.analytic.observed import ObservedRun, learn
 from rtk.profilers.analytic.software import Software
+from rtk.schemas.cluster import Cluster
 from rtk.schemas.gpus import INTER_NODE, gpu
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, DataType, Network, NodeNetwork, Profile
+from rtk.shaping import plan_best
 
 DATA = Path(__file__).parent / "measured"
 ALIKE_FROM = "02-25"  # BigScience's machines changed between 24 and 25 February
 BFLOAT_FROM = "02-28"  # from then on bfloat16, gradients summed in 32 bits (inferred: memory and time grew at once)
 OMNI_PATH = Connection(30e-6, 5.06e9)  # what a ring over four nodes reached in the cluster's own bench
-# Selene: eight cards of 200 Gb/s a node; NCCL reaches some nine tenths.
-SELENE = Network(gpu("a100-sxm").intra_node, Connection(14e-6, 22.5e9), NodeNetwork(8, 180e9, "peers"))
 # Jean Zay: what a ring over 16 nodes reached in its own bench; half of an A100's NVLink is assumed within a node.
 JEAN_ZAY = Network(Connection(3.4e-6, 120e9), Connection(30e-6, 7e9), NodeNetwork(4, 7e9, "peers"))
 
@@ -168,8 +176,14 @@ def before(row: MeasuredShape) -> Computed:
     )
 
 
-def told(row: MeasuredShape, constants: Constants, network: Network | None = None) -> Computed:
-    """Megatron's program and the cluster's network, BigScience's if none is given, with some constants."""
+def jean_zay_a100(node_bytes_per_s: float) -> Network:
+    """BigScience's network, Megatron's seats."""
+    node = NodeNetwork(8, node_bytes_per_s, "peers")
+    return Network(gpu("a100-sxm").intra_node, OMNI_PATH, node)
+
+
+def told(row: MeasuredShape, constants: Constants) -> Computed:
+    """Megatron's program and the cluster's network as BigScience had them, with some constants."""
     dtype: DataType = "bf16" if row.date >= BFLOAT_FROM else "fp16"
     software = Software(
         attention="unfused",
@@ -177,7 +191,7 @@ def told(row: MeasuredShape, constants: Constants, network: Network | None = Non
         sequence_parallel=False,
         gradients="fp32" if dtype == "bf16" else "fp16",
         sustained=True,
-        kernel_gap_s=constants.gap if network is None else None,
+        kernel_gap_s=constants.gap,
     )
     device = gpu("a100-sxm")
     batch = MicrobatchShape(row.microbatch_size, row.sequence_length, dtype, software)
@@ -193,8 +207,7 @@ def told(row: MeasuredShape, constants: Constants, network: Network | None = Non
         is_checkpointing=True,
         degrees=(row.tensor_parallel,),
     )
-    own = Network(device.intra_node, OMNI_PATH, NodeNetwork(8, constants.node, "peers"))
-    found = computed(row, replace(profile, network=network or own))
+    found = computed(row, replace(profile, network=jean_zay_a100(constants.node)))
     early = constants.early if row.date < ALIKE_FROM else 1.0
     return replace(found, iteration_s=early * found.iteration_s)
 
@@ -243,22 +256,26 @@ def figures(rows: Sequence[MeasuredShape], predictions: Sequence[float]) -> dict
         "median": median(errors),
         "nine_in_ten": errors[min(len(errors) - 1, int(0.9 * len(errors)))],
         "worst": errors[-1],
-        "models": list(ranks(rows, predictions)),
+        "models": list(ranks(rows, predictions, lambda row: (*row.model, row.heads))),
+        "one_day": list(ranks(rows, predictions, lambda row: (*row.model, row.heads, row.date))),
+        "widths": list(ranks(rows, predictions, lambda row: row.model)),
     }
 
 
-def ranks(rows: Sequence[MeasuredShape], predictions: Sequence[float]) -> Iterable[dict[str, Any]]:
-    """For each model with four shapes or more on days alike: rank correlation, and the loss of our choice."""
-    groups: defaultdict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+def ranks(
+    rows: Sequence[MeasuredShape], predictions: Sequence[float], group_of: Callable[[MeasuredShape], tuple[Any, ...]]
+) -> Iterable[dict[str, Any]]:
+    """For each group with four shapes or more on days alike: rank correlation, and the loss of our choice."""
+    groups: defaultdict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
     for row, mine in zip(rows, predictions, strict=True):
         if row.date >= ALIKE_FROM:
-            groups[row.model].append((mine, row.iteration_s))
-    for model, pairs in groups.items():
+            groups[group_of(row)].append((mine / row.global_batch, row.iteration_s / row.global_batch))
+    for group, pairs in groups.items():
         if len(pairs) > 3:
             ours, theirs = np.array(pairs).T
             chosen = theirs[int(ours.argmin())]
             yield {
-                "model": list(model),
+                "group": list(group),
                 "rows": len(pairs),
                 "rank": float(np.corrcoef(ranked(ours), ranked(theirs))[0, 1]),
                 "loss": float(chosen / theirs.min() - 1),
@@ -271,7 +288,7 @@ def ranked(values: np.ndarray) -> np.ndarray:
 
 
 def a100() -> dict[str, Any]:
-    """BigScience's 384 A100, and MT-NLG with what was fitted on them."""
+    """BigScience's 384 A100."""
     rows = read_rows("megatron-a100.csv")
     start = Constants()
     here, slope = slopes(rows, told, start)
@@ -282,14 +299,12 @@ def a100() -> dict[str, Any]:
         left_out.append(told(row, fitted([rows[place] for place in kept], here[kept], slope[kept], start)))
     first = [before(row) for row in rows]
     with_all = [told(row, constants) for row in rows]
-    others = read_rows("mt-nlg.csv")
     return {
         "before": times(rows, first),
         "told": figures(rows, [exp(one) for one in here]),
         "fitted": {"constants": asdict(constants), **times(rows, with_all)},
         "left_out": times(rows, left_out),
         "memory": memory(rows, with_all),
-        "mt_nlg": times(others, [told(row, constants, SELENE) for row in others]),
         "rows": [
             {"measured_s": row.iteration_s, "before_s": one.iteration_s, "left_out_s": other.iteration_s}
             for row, one, other in zip(rows, first, left_out, strict=True)
@@ -307,6 +322,55 @@ def memory(rows: Sequence[MeasuredShape], found: Sequence[Computed]) -> dict[str
     ratios = [one.memory_bytes / row.memory_bytes for row, one in zip(rows, found, strict=True) if row.memory_bytes]
     errors = sorted(abs(ratio - 1) for ratio in ratios)
     return {"rows": len(ratios), "ratio": median(ratios), "median": median(errors), "worst": errors[-1]}
+
+
+# The shape that is taken.
+
+
+PICKED = (72, 14336, 64)  # the model of which most shapes were measured, on days alike
+LISTED = 40  # shapes, from the fastest on
+
+
+def picks() -> dict[str, Any]:
+    """The shapes that `rtk plan best` takes for a model, beside those of them that were measured."""
+    rows = [
+        row
+        for row in read_rows("megatron-a100.csv")
+        if (row.layers, row.hidden, row.heads) == PICKED and ALIKE_FROM <= row.date < BFLOAT_FROM
+    ]
+    measured_s = {
+        (row.tensor_parallel, row.pipeline_parallel, row.data_parallel, row.microbatch_size): row.iteration_s
+        * 2048 / row.global_batch
+        for row in rows
+    }  # fmt: skip
+    least_s, start = min(measured_s.values()), Constants()
+    nodes = tuple(f"node{number}" for number in range(48))
+    cluster = Cluster(nodes, 8, "a100-sxm", gpu("a100-sxm").memory_bytes, jean_zay_a100(start.node))
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.json")
+        config.write_text(_config(rows[0]))
+        found = plan_best(
+            str(config), cluster=cluster, batch=2048, microbatch_size=(1, 2, 4, 8), recompute=True,
+            schedule="1f1b", first=LISTED, dtype="fp16", attention="unfused", dropout=True, sequence_parallel=False,
+            gradients="fp16", sustained=True, kernel_gap_s=start.gap,
+        )  # fmt: skip
+    listed = []
+    for place, one in enumerate(found.shapes, 1):
+        shape = one.shape
+        key = (shape.tensor_parallel, shape.pp, shape.dp, shape.form.microbatch_size)
+        took_s = measured_s.get(key)
+        loss = None if took_s is None else took_s / least_s - 1
+        listed.append(
+            {"place": place, "shape": key, "told_s": one.iteration_time_s, "measured_s": took_s, "loss": loss}
+        )
+    known = [one for one in listed if one["measured_s"] is not None]
+    return {"model": list(PICKED), "shapes": found.ruled_out, "best": listed[0], "measured": known}
+
+
+def _config(row: MeasuredShape) -> str:
+    """A configuration of the model, as JSON."""
+    sizes = {"n_layer": row.layers, "n_embd": row.hidden, "n_head": row.heads, "n_positions": row.sequence_length}
+    return json.dumps({"model_type": "gpt2", "vocab_size": row.vocabulary, "activation_function": "gelu", **sizes})
 
 
 # Logs of V100.
@@ -356,16 +420,17 @@ def _planned(profile: Profile, run: ObservedRun, network: Network = JEAN_ZAY) ->
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compute, compare, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["a100", "v100"])
+    parser.add_argument("--only", choices=["a100", "v100", "tables", "picks"])
     parser.add_argument("--chart", type=Path)
     parser.add_argument("-o", "--output", default="-")
     options = parser.parse_args(arguments)
-    parts: dict[str, Callable[[], dict[str, Any]]] = {"a100": a100, "v100": v100}
+    parts: dict[str, Callable[[], dict[str, Any]]] = {"a100": a100, "v100": v100, "tables": tables, "picks": picks}
     result = {name: make() for name, make in parts.items() if options.only in (None, name)}
     for part in result.values():
         for name, found in part.items():
             if name != "rows" or part is result.get("v100"):
-                print(name, json.dumps(found), file=sys.stderr)
+                shown = {key: one for key, one in found.items() if key != "rows"} if isinstance(found, dict) else found
+                print(name, json.dumps(shown), file=sys.stderr)
     if options.chart:
         write_chart(result, options.chart)
     write_result(result, options.output)

@@ -119,11 +119,11 @@ def placements(incomplete: str) -> list[str]:
 
 def policies(incomplete: str) -> list[str]:
     """Completes names of policies, also behind others and a comma."""
-    from ..planners.recovery.catalogue import NAMES
+    from ..planners.recovery.catalogue import BY_GPU, NAMES
 
     before, comma, last = incomplete.rpartition(",")
     given = before.split(",")
-    return [f"{before}{comma}{name}" for name in NAMES if name.startswith(last) and name not in given]
+    return [f"{before}{comma}{name}" for name in (*NAMES, *BY_GPU) if name.startswith(last) and name not in given]
 
 
 def reproductions(incomplete: str) -> list[str]:

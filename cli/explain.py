@@ -1,12 +1,17 @@
 """`rtk explain`: why a plan takes as long as it does, and what would help most; or what came of failures."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..schemas.errors import InvalidInputError, remark
 from .console import Common, grouped, print_json
+
+if TYPE_CHECKING:
+    from ..planners.explain.explain import Explanation
+    from ..schemas.plan import Plan
+    from ..schemas.profile import Profile
 
 
 @grouped
@@ -20,7 +25,11 @@ def command(
     *,
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="PROFILE", help="The plan's profile: says what a GPU holds, by part."),
+        typer.Option(
+            "--profile",
+            metavar="PROFILE",
+            help="The plan's profile: says where an iteration goes, and what a GPU holds, by part.",
+        ),
     ] = None,
     sharded: Annotated[
         bool, typer.Option("--sharded-optimizer", help="Count the optimizer's state as divided among peers (ZeRO-1).")
@@ -30,38 +39,47 @@ def command(
     """Say why a plan takes as long as it does, and what would help most.
 
     The critical path, the bound that binds, where the busiest worker's time goes, and what other orders, more memory,
-    faster links or faster stages would save: planned anew, as far as the plan's size allows. With its profile also what
-    the fullest GPU holds.
+    faster links or faster stages would save: planned anew, as far as the plan's size allows. With its profile also
+    where the iteration goes of the worker that decides, matrix products, attention, sums and so on where the profile
+    was computed, and what the fullest GPU holds.
 
     Of a resumption: what is kept, sent again and copied, and what takes longest. Of a timeline: event by event, what
     each failure cost, what was kept, and when the iteration was done. Of a computed profile: what its times are made
     of.
     """
-    told, words = _explained(plan)
-    if profile is not None:
-        memory, more = _memory(plan, profile, sharded)
-        told, words = {**told, "memory_bytes": memory}, f"{words}\n\n{more}"
-    elif sharded:
+    if sharded and profile is None:
         raise InvalidInputError(
             "only a profile says what the optimizer holds", where="--sharded-optimizer", fix="give --profile as well"
         )
+    told, words = _explained(plan) if profile is None else _explained_by(plan, profile, sharded)
     if common.as_json:
         print_json(told)
     else:
         print(words)
 
 
-def _memory(path: str, profile_path: str, sharded: bool) -> tuple[dict[str, float], str]:
-    """What the fullest GPU of a plan holds, by part, as a tree and in words."""
-    from ..planners.gpu_memory import fullest, memory_of
+def _explained_by(path: str, profile_path: str, sharded: bool) -> tuple[dict[str, Any], str]:
+    """What there is to say of a plan whose profile is known, as a tree and in words."""
+    from ..accounting import account
+    from ..planners.explain.words import words_of_account
     from ..schemas.documents import digest, read_document
     from ..schemas.plan import Plan
     from ..schemas.profile import Profile
-    from ..schemas.quantities import print_bytes
 
     plan, profile = read_document(path, Plan), read_document(profile_path, Profile)
     if plan.inputs.get("profile") not in (None, digest(profile)):
         remark(f"the plan was made from another profile than {profile_path}, or for a cluster that changed it")
+    explanation, told, words = _of_plan(plan, path)
+    where = account(plan, profile, explanation.busiest)
+    memory, more = _memory(plan, profile, sharded)
+    return {**told, "account": asdict(where), "memory_bytes": memory}, f"{words}\n\n{words_of_account(where)}\n\n{more}"
+
+
+def _memory(plan: "Plan", profile: "Profile", sharded: bool) -> tuple[dict[str, float], str]:
+    """What the fullest GPU of a plan holds, by part, as a tree and in words."""
+    from ..planners.gpu_memory import fullest, memory_of
+    from ..schemas.quantities import print_bytes
+
     found = fullest(memory_of(profile, plan, len(plan.pipelines) if sharded else None))
     if found is None:
         return {}, "No worker is alive."
@@ -71,6 +89,21 @@ def _memory(path: str, profile_path: str, sharded: bool) -> tuple[dict[str, floa
     of = "" if limit is None else f", of {print_bytes(limit)}"
     total = f"The fullest GPU holds some {print_bytes(found.total_bytes)}{of}:"
     return {**parts, "total": found.total_bytes}, "\n".join([total, *rows])
+
+
+def _of_plan(plan: "Plan", path: str) -> tuple["Explanation", dict[str, Any], str]:
+    """What there is to say of a plan, as it is found, as a tree and in words."""
+    from ..planners.degrees import compared_degrees
+    from ..planners.explain.explain import explain
+    from ..planners.explain.words import words_of_explanation
+    from ..schemas.check import require_valid
+    from ..schemas.files import source_of
+
+    require_valid(plan, source_of(path))
+    explanation = explain(plan)
+    compared = [asdict(one) for one in compared_degrees(plan)]
+    tree = {**asdict(explanation), **({"degrees": compared} if compared else {})}
+    return explanation, tree, words_of_explanation(explanation, plan)
 
 
 def _explained(path: str) -> tuple[dict[str, Any], str]:
@@ -101,10 +134,5 @@ def _explained(path: str) -> tuple[dict[str, Any], str]:
             parts = parts_of(profile)
             return {"parts": [asdict(one) for one in parts]}, words_of_parts(parts)
         case plan:
-            from ..planners.explain.explain import explain
-            from ..planners.explain.words import words_of_explanation
-            from ..schemas.check import require_valid
-
-            require_valid(plan, source_of(path))
-            explanation = explain(plan)
-            return asdict(explanation), words_of_explanation(explanation, plan)
+            _, tree, words = _of_plan(plan, path)
+            return tree, words

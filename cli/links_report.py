@@ -5,7 +5,7 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
 from ..profilers.failslow.monitor.job import SlowParts
-from ..profilers.link_survey import AllReduceFit, LinkFit, LinkSurvey, PairFit, bandwidth_of
+from ..profilers.link_survey import AllReduceFit, LinkFit, LinkSurvey, NodeFit, PairFit, bandwidth_of
 from ..schemas.errors import remark
 from ..schemas.quantities import print_bytes, print_percent, print_share, print_time
 from .console import print_table
@@ -22,6 +22,7 @@ Fitted = Sequence[PairFit | AllReduceFit]
 Kinds = Mapping[str, Fitted]
 
 IN_NODES = "all-reduce in a node"
+CROWDS = "pairs between nodes, all at once"
 PAIRS = {True: "pairs in a node", False: "pairs between nodes"}
 
 
@@ -34,6 +35,7 @@ def print_survey(survey: LinkSurvey, places: "Sequence[Place]") -> None:
     """
     # What a table has a line or a column for.
     every: dict[str, Fitted] = {name: survey.pairs_of(within) for within, name in PAIRS.items()}
+    every[CROWDS] = [one for node in survey.nodes for one in node.pairs]
     for name in dict.fromkeys(_group_name(one, len(places)) for one in survey.allreduces):
         every[name] = [one for one in survey.allreduces if _group_name(one, len(places)) == name]
     kinds = {name: members for name, members in every.items() if members}
@@ -90,15 +92,37 @@ def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
             yield f"{name}: readings differ so much that the latency is uncertain: is the machine busy?"
     for name, members in kinds.items():
         for one in members:
-            largest = max(one.usual_s)
-            ratio = one.over_planned.get(largest, 1.0) if isinstance(one, AllReduceFit) else 1.0
-            if isinstance(one, AllReduceFit) and not 1 / ODD < ratio < ODD:  # the planner would be wrong about it
-                who = f"{name}, from rank {one.ranks[0]} on" if name == IN_NODES else name
-                yield f"{who}: {print_bytes(largest)} take {ratio:.2f} times what a ring over such pairs would"
+            if isinstance(one, AllReduceFit):
+                yield from _odd_sum(name, one)
+    yield from _of_nodes(survey)
+
+
+def _of_nodes(survey: LinkSurvey) -> Iterator[str]:
+    """What nodes share, and of which kind of links nothing is known."""
+    for node in survey.nodes:
+        yield from _shared(node)
     if survey.network.intra_node is None:
         yield "no two ranks on one host were measured: nothing is known of links in a node"
     if survey.network.inter_node is None:
         yield "all ranks are on one host: nothing is known of links between nodes"
+
+
+def _odd_sum(name: str, one: AllReduceFit) -> Iterator[str]:
+    """A sum that the planner would be wrong about."""
+    largest = max(one.usual_s)
+    ratio = one.over_planned.get(largest, 1.0)
+    if not 1 / ODD < ratio < ODD:
+        who = f"{name}, from rank {one.ranks[0]} on" if name == IN_NODES else name
+        yield f"{who}: {print_bytes(largest)} take {ratio:.2f} times what a ring over such pairs would"
+
+
+def _shared(node: NodeFit) -> Iterator[str]:
+    rate, worth = node.bandwidth_bytes_per_s, node.worth_pairs
+    if rate is None:
+        return
+    beside = "" if worth is None else f", as much as {worth:.2f} pairs that are alone"
+    here, there = node.hosts
+    yield f"{here} and {there}: {len(node.pairs)} pairs at once have {rate / 1e9:.3g} GB/s in all{beside}"
 
 
 def _slow(one: PairFit) -> Iterator[str]:

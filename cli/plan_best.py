@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..profilers.analytic.software import Attention
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.profile import DataType
-from ..schemas.quantities import DURATION, SHARE, print_number, print_percent, print_share, print_time
+from ..schemas.quantities import DURATION, print_number, print_percent, print_share, print_time
 from ..schemas.text import counted
+from .computing import ComputedOptions
 from .console import Common, Seed, Writes, grouped, picture_ending, print_json, print_table, quantity, working
 from .options import ChunksOption, PlacementOption
 
@@ -63,47 +63,15 @@ class SearchedOptions:
 
 
 @dataclass(frozen=True)
-class ComputedOptions:
-    """How a model that is given by name is computed, as `rtk profile --analytic` has it."""
+class ComputedFormOptions(ComputedOptions):
+    """In which form a model that is given by name is computed, beside the forms that are tried."""
 
-    gpu: Annotated[str | None, typer.Option("--gpu", help="Of a model's name: its GPU, such as h100-sxm.")] = None
     sequence_length: Annotated[
-        int | None, typer.Option("--sequence-length", min=1, help="Of a model's name: tokens of a sample.")
+        int | None, typer.Option("--sequence-length", min=1, help="Of a computed model: tokens of a sample.")
     ] = None
     dtype: Annotated[
-        DataType | None, typer.Option("--dtype", help="Of a model's name: numbers; what suits the GPU by default.")
+        DataType | None, typer.Option("--dtype", help="Of a computed model: numbers; what suits the GPU by default.")
     ] = None
-    efficiency: Annotated[
-        float | None, quantity(SHARE, "--efficiency", "Of a model's name: of the peak, what matrix products reach.")
-    ] = None
-    calibrate: Annotated[
-        str | None,
-        typer.Option("--calibrate", metavar="FILE", help="Of a model's name: as for `rtk profile --analytic`."),
-    ] = None
-    attention: Annotated[
-        Attention | None, typer.Option("--attention", help="Of a model's name: one kernel, or scores in memory.")
-    ] = None
-    dropout: Annotated[
-        bool | None, typer.Option("--dropout/--no-dropout", help="Of a model's name: the program has dropout.")
-    ] = None
-    sequence_parallel: Annotated[
-        bool | None,
-        typer.Option("--sequence-parallel/--no-sequence-parallel", help="Of a model's name: ranks share norms, too."),
-    ] = None
-    gradients: Annotated[
-        DataType | None, typer.Option("--gradients", help="Of a model's name: what gradients are kept in.")
-    ] = None
-    sustained: Annotated[
-        bool | None,
-        typer.Option("--sustained/--best-case", help="Of a model's name: the peak's share of a long training."),
-    ] = None
-    kernel_gap_s: Annotated[
-        float | None, quantity(DURATION, "--kernel-gap", "Of a model's name: between kernels that are waited for.")
-    ] = None
-
-    def given(self) -> dict[str, Any]:
-        """What is given of it."""
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @grouped
@@ -116,7 +84,7 @@ def best(
     ],
     batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of an iteration, of all pipelines.")],
     searched: SearchedOptions,
-    computed: ComputedOptions,
+    computed: ComputedFormOptions,
     first: Annotated[int, typer.Option("--first", min=1, help="How many shapes are shown.")] = 11,
     mtbf: Annotated[
         float | None,

@@ -177,10 +177,11 @@ def links(
 
     Under torchrun: `torchrun --nproc-per-node 8 --no-python rtk profile links -o links.json`. Pairs come one at a
     time: all of them, or above 32 ranks those of a ring and of NCCL's two trees. All-reduces go over all ranks, over
-    those of each node, and over one of each node. A node is a host name, or what RTK_HOST says.
+    those of each node, and over one of each node. With several ranks a node, all pairs between two nodes also exchange
+    at once. A node is a host name, or what RTK_HOST says.
 
-    With --into the output is that profile, whose network.intra_node and inter_node have become the median over pairs;
-    otherwise it is all that was measured, which --json prints in both cases.
+    With --into the output is that profile, whose network.intra_node and inter_node have become the median over pairs,
+    and network.node what a node has in all; otherwise it is all that was measured, which --json prints in both cases.
     """
     from ..probing import profile_links
     from ..schemas.profile import Profile

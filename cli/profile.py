@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..profilers.analytic.software import Attention, software_of
+from ..profilers.analytic.software import software_of
 from ..schemas.documents import write_document
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM
@@ -21,9 +21,10 @@ from ..schemas.profile import (
     Profile,
     held_bytes,
 )
-from ..schemas.quantities import DURATION, SHARE, print_bytes, print_share
+from ..schemas.quantities import print_bytes, print_share
 from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
-from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, quantity, wrote
+from .computing import ComputedOptions
+from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, wrote
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
@@ -123,73 +124,19 @@ class MeasureOptions:
 
 
 @dataclass(frozen=True)
-class AnalysisOptions:
-    """For which GPU a model is computed instead."""
+class AnalysisOptions(ComputedOptions):
+    """Whether a model is computed instead of measured, and for which machines."""
 
     analytic: Annotated[
         bool,
         typer.Option("--analytic/--no-analytic", help="Compute instead of measuring, for a GPU that need not be here."),
     ] = False
-    gpu: Annotated[str | None, typer.Option("--gpu", help="With --analytic: its name, such as h100-sxm.")] = None
-    efficiency: Annotated[
-        float | None,
-        quantity(
-            SHARE,
-            "--efficiency",
-            "With --analytic: of the peak, what matrix products reach; what their sizes allow if not given.",
-        ),
-    ] = None
-    calibrate: Annotated[
-        str | None,
-        typer.Option(
-            "--calibrate",
-            metavar="FILE",
-            help="With --analytic: a smaller model's profile, measured on that GPU; a log of Megatron with its "
-            "arguments; or a measured iteration and its settings (.yaml).",
-        ),
-    ] = None
-    attention: Annotated[
-        Attention | None,
-        typer.Option(
-            "--attention", help="With --analytic: one kernel without scores, or scores in memory; flash if not given."
-        ),
-    ] = None
-    dropout: Annotated[
-        bool | None,
-        typer.Option("--dropout/--no-dropout", help="With --analytic: the program has dropout; not if not given."),
-    ] = None
-    sequence_parallel: Annotated[
-        bool | None,
-        typer.Option(
-            "--sequence-parallel/--no-sequence-parallel",
-            help="With --analytic: ranks share norms and sums, too; they do if not given.",
-        ),
-    ] = None
-    gradients: Annotated[
-        DataType | None,
-        typer.Option("--gradients", help="With --analytic: what gradients are kept in; the model's if not given."),
-    ] = None
-    sustained: Annotated[
-        bool | None,
-        typer.Option(
-            "--sustained/--best-case",
-            help="With --analytic: the share of the peak of a long training, or the best seen, if not given.",
-        ),
-    ] = None
-    kernel_gap_s: Annotated[
-        float | None,
-        quantity(
-            DURATION,
-            "--kernel-gap",
-            "With --analytic: between kernels that are waited for, such as 47us; the GPU's own if not given.",
-        ),
-    ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
             "--cluster",
             metavar="FILE|slurm|NxM",
-            help="With --analytic: the machines, as for `rtk plan`; their GPUs, memory and network count.",
+            help="Of a computed model: the machines, as for `rtk plan`; their GPUs, memory and network count.",
         ),
     ] = None
 
@@ -258,7 +205,7 @@ def model(
 def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profile:
     """A computed profile, without torch."""
     from ..calibrating import read_calibration
-    from ..profilers.analytic.estimate import Learned, numbers_of, profile_analytic
+    from ..profilers.analytic.estimate import Learned, profile_analytic
 
     cluster, gpu = None, analysis.gpu
     if analysis.cluster is not None:
@@ -274,20 +221,13 @@ def _computed(name: str, form: FormOptions, analysis: AnalysisOptions) -> Profil
             where="--cut",
             fix="leave --cut away: the layers are the embedding, the blocks and the head",
         )
-    software = software_of({option: value for option, value in vars(analysis).items() if value is not None})
+    software = software_of(analysis.given())
     calibrate = None
     if analysis.calibrate is not None:
         calibrate = read_calibration(analysis.calibrate, gpu=gpu, cluster=cluster, software=software)
     if isinstance(calibrate, Learned):
         for words in calibrate.remarks:
             remark(words)
-    own = None if calibrate is None else numbers_of(calibrate)
-    if own is not None and form.dtype not in (None, own):
-        raise InvalidInputError(
-            f"it was measured in {own}, and says nothing of {form.dtype}",
-            where=f"--calibrate {analysis.calibrate}",
-            fix=f"measure it with --dtype {form.dtype}",
-        )
     given = {option: value for option, value in form.given().items() if option != "cut"}
     profile = profile_analytic(
         name,

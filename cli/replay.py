@@ -40,7 +40,12 @@ def command(
         int | None, typer.Option("--dp", min=1, help="Pipelines. Default: as many as the cluster's nodes hold.")
     ] = None,
     policies: Annotated[
-        str | None, typer.Option("--policies", metavar="NAME,…", help="Recovery policies to replay. Default: all.")
+        str | None,
+        typer.Option(
+            "--policies",
+            metavar="NAME,…",
+            help="Recovery policies to replay. Default: all but those for faults of GPUs.",
+        ),
     ] = None,
     cluster: ClusterOption = None,
     tensor_parallel: Annotated[
@@ -196,6 +201,7 @@ def readable_again(trace: str) -> Iterator[str]:
 def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json: bool) -> None:
     """Write what is asked for, and a table where standard output is free."""
     from ..planners.choosing import comparison_words
+    from ..planners.recovery.catalogue import BY_GPU
 
     if output is not None or as_json:
         emit(report, STANDARD_STREAM if output is None else output, as_json)
@@ -216,5 +222,7 @@ def _tell(report: "ReplayReport", output: str | None, html: str | None, as_json:
     for one in report.policies:
         if one.refusal is not None:
             remark(f"{one.policy} cannot train: {one.refusal}")
+    if report.trace.get("gpus_lost") and not {one.policy for one in report.policies}.intersection(BY_GPU):
+        remark(f"single GPUs die in this trace: what loses less than a node for them is --policies {','.join(BY_GPU)}")
     for line in (*comparison_words(report.job.get("placements", []), "/job/placements"), *report.remarks):
         remark(line)

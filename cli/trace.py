@@ -58,6 +58,16 @@ class FaultOptions:
         str | None,
         typer.Option("--rack-repair", metavar="DURATION", help="Mean time to repair a rack; default: --repair."),
     ] = None
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option("--gpus-per-node", min=1, help="GPUs of a node, which also fail one by one while it goes on."),
+    ] = None
+    gpu_mtbf: Annotated[
+        str | None, typer.Option("--gpu-mtbf", metavar="DURATION", help="Mean time between failures of a GPU.")
+    ] = None
+    gpu_repair: Annotated[
+        str | None, typer.Option("--gpu-repair", metavar="DURATION", help="Mean time to repair a GPU.")
+    ] = None
     slow_every: Annotated[
         str | None, typer.Option("--slow-every", metavar="DURATION", help="Mean time between slow episodes of a node.")
     ] = None
@@ -96,7 +106,7 @@ def generate(
     debug: Debug = False,
     force: Force = False,
 ) -> None:
-    """Generate a trace: nodes that fail and are repaired, racks that fail as a whole, slow nodes and slow links.
+    """Generate a trace: nodes that fail and are repaired, racks that fail as a whole, single GPUs, what is slow.
 
     Each is a renewal process with random numbers of its own: the same seed gives the same bytes, and more nodes, or
     slow episodes beside failures, leave the others as they were. All nodes are new at 0.
@@ -110,6 +120,7 @@ def generate(
         (faults.shape != SHAPE, weibull, "--shape", "--distribution weibull"),
         (faults.repair_sigma != SIGMA, lognormal, "--repair-sigma", "--repair-distribution lognormal"),
         (faults.rack_repair is not None, faults.rack_mtbf is not None, "--rack-repair", "--rack-mtbf"),
+        (faults.gpu_repair is not None, faults.gpu_mtbf is not None, "--gpu-repair", "--gpu-mtbf"),
         (faults.slow_factor != FACTOR, slow, "--slow-factor", "--slow-every"),
         (faults.slow_lasts != EPISODE, slow, "--slow-lasts", "--slow-every"),
         (faults.slow_link_lasts != EPISODE, slow_links, "--slow-link-lasts", "--slow-link-every"),
@@ -251,4 +262,6 @@ def show(
         ("most lost at once", str(found.most_lost_at_once)),
         ("most slow at once", str(found.most_slow_at_once)),
     ]
+    if found.gpus_lost:
+        rows.append(("GPUs lost of nodes that stayed, most dead at once", f"{found.gpus_lost}, {found.most_dead_gpus}"))
     print_table(("", Path(source_of(file)).name), rows, left=2)

@@ -3,7 +3,8 @@
 `images/placements.svg` are four plans of one model, placed otherwise. `images/placement-loss.svg` is a V that has lost
 a worker: planned, simulated, and a real run. `images/survives.svg` is a real run, too: the quickstart's, with a killed
 worker. `images/goodput.svg` is a replay, on a virtual clock, of a trace of spot
-instances under each policy; `docs/tour.md` has its command. Nothing else should run on the machine meanwhile.
+instances under each policy; `docs/tour.md` has its command. `images/gpu-faults.svg` is one of a trace in which single
+GPUs fail (`docs/replay.md`). Nothing else should run on the machine meanwhile.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ import rtk
 from rtk.runners.undisturbed import columns_of_plan
 from rtk.schemas.columns import select
 from rtk.schemas.profile import BoundaryCost, LayerCost
-from rtk.schemas.trace import Trace, TraceEvent
+from rtk.schemas.trace import Trace, TraceEvent, print_event
 from rtk.viz.timeline import comparison_picture, timelines_picture
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,6 +108,19 @@ def goodputs() -> dict[str, float]:
     return {one.policy: one.goodput for one in report.policies}
 
 
+def gpu_faults() -> str:
+    """What is left where a GPU's fault costs its node, its worker, half of its worker, or a share of its pipeline."""
+    profile = rtk.profile_analytic("gpt3-13b", gpu="a100-sxm", microbatch_size=1, tp=(1, 2, 4), dtype="bf16")
+    rates = {"gpus_per_node": 8, "gpu_mtbf": "100d", "gpu_repair": "5d", "mtbf": "400d", "repair": "5d"}
+    with TemporaryDirectory() as folder:
+        trace, picture = Path(folder) / "gpus.jsonl", Path(folder) / "picture.svg"
+        trace.write_bytes(b"".join(map(print_event, rtk.trace_generate(nodes=16, days=54, seed=3, **rates))))
+        policies = ("slipstream", "worker-lost", "degree-lowered", "ntp")
+        shape = {"pp": 4, "dp": 8, "microbatches": 16, "tensor_parallel": 4}
+        rtk.draw(rtk.replay(profile, str(trace), cluster="16x8", policies=policies, **shape), str(picture))
+        return picture.read_text()
+
+
 def chart(shares: Mapping[str, float]) -> str:
     """Horizontal bars, the best on top; light and dark."""
     rows = sorted(((shares[name], words) for name, words in POLICIES.items()), reverse=True)
@@ -139,4 +153,5 @@ if __name__ == "__main__":
     IMAGES.joinpath("placements.svg").write_text(placements())
     IMAGES.joinpath("placement-loss.svg").write_text(placement_loss())
     IMAGES.joinpath("goodput.svg").write_text(chart(goodputs()))
+    IMAGES.joinpath("gpu-faults.svg").write_text(gpu_faults())
     IMAGES.joinpath("survives.svg").write_text(survives())

@@ -196,13 +196,18 @@ class ComparedDegree:
     __pydantic_config__: ClassVar[Any] = STRICT
 
 
-def degree_comparison(plan: Plan) -> Iterator[str]:
-    """What `auto` has found of each degree, a line each; nothing where none were compared.
+def compared_degrees(plan: Plan) -> tuple[ComparedDegree, ...]:
+    """What `auto` has found of each degree; empty where none were compared.
 
     Raises:
         InvalidInputError: what the plan says of them is nothing that `auto` writes.
     """
     told = plan.planner.options.get(OPTION, [])
     rows: tuple[ComparedDegree, ...] = typed(told, tuple[ComparedDegree, ...], f"/planner/options/{OPTION}")
-    for row in rows:
+    return rows
+
+
+def degree_comparison(plan: Plan) -> Iterator[str]:
+    """The same in words, a line each."""
+    for row in compared_degrees(plan):
         yield f"tensor parallelism {row.tensor_parallel} ({counted(row.gpus, 'GPU')}): {worth_words(row)}"

@@ -497,6 +497,20 @@ def _stage(profile: Profile, span: Layers, size_bytes: float, reducing: tuple[Ri
     )
 
 
+def stages_at(profile: Profile, stages: Sequence[Stage], peers: int, degree: int) -> tuple[Stage, ...]:
+    """The stages of alike pipelines, cut as they are, with another degree of tensor parallelism; without limits.
+
+    Raises:
+        InvalidInputError: a layer has no cost at this degree.
+    """
+    seating = PipelineSeats(len(stages), peers, tuple(stage.tensor_parallel for stage in stages))
+    summed = (summed_bytes(profile.layers, [stage.layers]) for stage in stages)
+    return tuple(
+        _stage(profile, stage.layers, size_bytes, (seating.rings(profile.network, i), peers), degree)
+        for i, (stage, size_bytes) in enumerate(zip(stages, summed, strict=True))
+    )
+
+
 def _work_s(profile: Profile, degree: int) -> list[float]:
     """What each layer adds to its stage, in s: stages are compared by these sums, for each has one boundary beside."""
     return [profile.own_work_s(_cost(layer, index, degree)) for index, layer in enumerate(profile.layers)]

@@ -2,7 +2,8 @@
 
 The path within a node, and the one between nodes, is the median over its pairs of the latency and of the bandwidth.
 So a slow pair changes nothing in it; it is named instead, by the rule of `rtk probe` (monitor/job.py): over
-10 % more than usual for its kind, and surely so, by the ranges of all fits.
+10 % more than usual for its kind, and surely so, by the ranges of all fits. What a node has of the network is what all
+pairs between two hosts reach together, while all exchange.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..schemas.documents import to_tree
-from ..schemas.profile import Connection, Network, Profile, ring_steps
+from ..schemas.profile import Connection, Network, NodeNetwork, Profile, ring_steps
 from .failslow.monitor.job import slow_among
 
 # Latency and bandwidth out of what messages of several sizes took: the alpha-beta model, t = alpha + bytes * beta.
@@ -216,12 +217,49 @@ class AllReduceFit:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFit:
+    """What two hosts have of the network while all of their ranks exchange.
+
+    Attributes:
+        hosts: their names.
+        pairs: between them, that exchanged at the same time.
+        alone_s_per_byte: of a pair between hosts that is alone, as usual; None where none was measured.
+    """
+
+    hosts: tuple[str, str]
+    pairs: tuple[PairFit, ...]
+    alone_s_per_byte: float | None
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Of all pairs together, each way; None where size made no difference to one of them."""
+        rates = [one.fit.bandwidth_bytes_per_s for one in self.pairs]
+        return sum(rate for rate in rates if rate is not None) if None not in rates else None
+
+    @property
+    def worth_pairs(self) -> float | None:
+        """How many pairs that are alone have as much: as many as there are, if nothing is shared."""
+        rate, alone = self.bandwidth_bytes_per_s, self.alone_s_per_byte
+        return None if rate is None or alone is None else rate * alone
+
+    def tree(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {
+            "hosts": list(self.hosts),
+            "pairs": [list(one.ends) for one in self.pairs],
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "worth_pairs": self.worth_pairs,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class LinkSurvey:
     """All fits, and what is usual; `network` has None for a kind of pairs that there are none of."""
 
     pairs: tuple[PairFit, ...]
     allreduces: tuple[AllReduceFit, ...]
     network: Network
+    nodes: tuple[NodeFit, ...] = ()
 
     def pairs_of(self, within_node: bool) -> list[PairFit]:
         """Those of one kind."""
@@ -253,23 +291,28 @@ class LinkSurvey:
                 }
                 for one in self.allreduces
             ],
+            "nodes": [one.tree() for one in self.nodes],
             "intra_node": to_tree(self.network.intra_node),
             "inter_node": to_tree(self.network.inter_node),
+            "node": to_tree(self.network.node),
         }
 
     def into(self, profile: Profile) -> Profile:
-        """The profile with the paths that were measured; a kind that no pair was of stays as it is."""
+        """The profile with what was measured; a kind that no pair was of, and who sits where, stay as they are."""
         network, measured = profile.network, self.network
-        changed = replace(
-            network,
-            intra_node=measured.intra_node or network.intra_node,
-            inter_node=measured.inter_node or network.inter_node,
-        )
+        node = measured.node or network.node
+        if node is not None and network.node is not None:
+            node = replace(node, side_by_side=network.node.side_by_side)
+        changed = Network(measured.intra_node or network.intra_node, measured.inter_node or network.inter_node, node)
         return replace(profile, network=changed)
 
 
 def survey(
-    hosts: Sequence[str], exchange_s: Mapping[Ends, BySize], allreduce_s: Mapping[Group, BySize], seed: int = 0
+    hosts: Sequence[str],
+    exchange_s: Mapping[Ends, BySize],
+    allreduce_s: Mapping[Group, BySize],
+    crowd_s: Mapping[Ends, BySize] | None = None,
+    seed: int = 0,
 ) -> LinkSurvey:
     """Fit all, and judge.
 
@@ -277,14 +320,13 @@ def survey(
         hosts: the machine of each rank.
         exchange_s: by pair of ranks and size, what messages took one way.
         allreduce_s: by group of ranks and size, what all-reduces took.
+        crowd_s: as `exchange_s`, of pairs between two hosts while all of them exchanged.
         seed: of the fits' ranges.
     """
-    pairs = [
-        PairFit(ends, _are_on_one(ends, hosts), fit_link(read, seed), _usual_times(read))
-        for ends, read in sorted(exchange_s.items())
-    ]
+    pairs = _fits(exchange_s, hosts, seed)
     inside, outside = ([one for one in pairs if one.within_node == within] for within in (True, False))
-    network = Network(intra_node=usual(inside), inter_node=usual(outside))
+    nodes = _nodes(_fits(crowd_s or {}, hosts, seed), hosts, outside)
+    network = Network(usual(inside), usual(outside), _usual_node(nodes))
     judged = sorted((*_judged(inside), *_judged(outside)), key=lambda one: one.ends)
     sums = []
     for group, read in allreduce_s.items():
@@ -293,7 +335,7 @@ def survey(
         planned_s = {size: path.ring_s(size, len(group)) for size in usual_s} if path is not None else {}
         over = {size: usual_s[size] / time_s for size, time_s in planned_s.items() if time_s > 0}
         sums.append(AllReduceFit(group, within_node, fit_allreduce(read, len(group), seed), usual_s, over))
-    return LinkSurvey(tuple(judged), tuple(sums), network)
+    return LinkSurvey(tuple(judged), tuple(sums), network, nodes)
 
 
 def usual(pairs: Sequence[PairFit]) -> Connection | None:
@@ -302,6 +344,31 @@ def usual(pairs: Sequence[PairFit]) -> Connection | None:
         return None
     s_per_byte = median(one.fit.s_per_byte for one in pairs)
     return Connection(median(one.fit.latency_s for one in pairs), bandwidth_of(s_per_byte))
+
+
+def _fits(read_s: Mapping[Ends, BySize], hosts: Sequence[str], seed: int) -> list[PairFit]:
+    return [
+        PairFit(ends, _are_on_one(ends, hosts), fit_link(read, seed), _usual_times(read))
+        for ends, read in sorted(read_s.items())
+    ]
+
+
+def _nodes(crowd: Sequence[PairFit], hosts: Sequence[str], alone: Sequence[PairFit]) -> tuple[NodeFit, ...]:
+    """The pairs that exchanged at once, by the two hosts that they join."""
+    of_two: dict[tuple[str, str], list[PairFit]] = {}
+    for one in crowd:
+        here, there = sorted(hosts[end] for end in one.ends)
+        of_two.setdefault((here, there), []).append(one)
+    s_per_byte = median(one.fit.s_per_byte for one in alone) if alone else None
+    return tuple(NodeFit(two, tuple(pairs), s_per_byte) for two, pairs in of_two.items())
+
+
+def _usual_node(nodes: Sequence[NodeFit]) -> NodeNetwork | None:
+    """What a node has, in the median over those that were measured with the most ranks."""
+    most = max((len(one.pairs) for one in nodes), default=0)
+    rates = [one.bandwidth_bytes_per_s for one in nodes if len(one.pairs) == most]
+    known = [rate for rate in rates if rate is not None]
+    return NodeNetwork(most, median(known)) if known else None
 
 
 def _are_on_one(ranks: Group, hosts: Sequence[str]) -> bool:

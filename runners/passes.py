@@ -106,9 +106,35 @@ def groups_by_host(hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     Args:
         hosts: the machine of each rank.
     """
-    of_host: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        of_host.setdefault(host, []).append(rank)
+    of_host = _ranks_of(hosts)
     firsts = tuple(ranks[0] for ranks in of_host.values())
     groups = (tuple(range(len(hosts))), *(tuple(ranks) for ranks in of_host.values()), firsts)
     return tuple(group for group in dict.fromkeys(groups) if len(group) > 1)
+
+
+def node_passes(hosts: Sequence[str]) -> tuple[Pass, ...]:
+    """All ranks of a host with those of another one at once: what a whole node has of the network.
+
+    Hosts meet in twos in their order, and the last of an odd number meets the first in a pass of its own. Where no host
+    has two ranks that meet others, nothing is shared, and there is no pass.
+
+    Args:
+        hosts: the machine of each rank.
+    """
+    ranks = list(_ranks_of(hosts).values())
+    twos = [(ranks[place], ranks[place + 1]) for place in range(0, len(ranks) - 1, 2)]
+    last = [(ranks[0], ranks[-1])] if len(ranks) > 2 and len(ranks) % 2 else []
+    return tuple(one for one in (_met(twos), _met(last)) if one)
+
+
+def _met(twos: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Pass:
+    return tuple(
+        pair for here, there in twos if min(len(here), len(there)) > 1 for pair in zip(here, there, strict=False)
+    )
+
+
+def _ranks_of(hosts: Sequence[str]) -> dict[str, list[int]]:
+    of_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        of_host.setdefault(host, []).append(rank)
+    return of_host

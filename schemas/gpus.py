@@ -143,3 +143,23 @@ _TABLE = (
     Gpu("cpu", None, {"fp32": 100e9}, 15e9, Connection(50e-6, 2e9), 0.95, 0.95, CPU_KERNEL_S),
 )
 GPUS: Mapping[str, Gpu] = {one.name: one for one in _TABLE}
+
+
+# What the driver calls them, as in traces; the first that fits, each a part of the name in small letters and digits.
+_DEVICES = (
+    ("a100sxm480gb", "a100-sxm"), ("a100sxm440gb", "a100-sxm-40gb"), ("a10080gbpcie", "a100-pcie"),
+    ("h100pcie", "h100-pcie"), ("h10080gbhbm3", "h100-sxm"), ("h100sxm", "h100-sxm"), ("h800", "h800-sxm"),
+    ("h200", "h200-sxm"), ("gb200", "gb200"), ("b200", "b200"), ("v100sxm2", "v100-sxm"), ("v100sxm3", "v100-sxm"),
+    ("teslat4", "t4"), ("a10g", "a10g"), ("l40s", "l40s"), ("rtx4090", "rtx-4090"), ("mi300x", "mi300x"),
+)  # fmt: skip
+
+
+def gpu_of_device(name: str) -> str | None:
+    """Which GPU of the table a driver's name means, such as `NVIDIA A100-SXM4-80GB`; None: none of them.
+
+    Args:
+        name: as `torch.cuda.get_device_name` and traces of torch's profiler have it; or one of the table's own.
+    """
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    own = next((one for one in GPUS if _plain(one) == _plain(name)), None)
+    return own or next((known for part, known in _DEVICES if part in plain), None)

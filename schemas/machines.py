@@ -77,27 +77,31 @@ def _of_cards(gpu: str, count: int, gigabits_per_s: float, gpus: int = 8) -> Mac
     return MachineKind(gpu, gpus, *cards(count, gigabits_per_s * _GIGABIT, gpus))
 
 
+# Looked up in November 2026. Where a page writes GB/s for a network card it means Gb/s (Azure's pages do).
 MACHINES: Mapping[str, MachineKind] = {
-    # NVIDIA DGX user guides: ConnectX-6 HDR cards of the DGX A100 for the cluster, ConnectX-7 NDR ones of the later.
+    # Narayanan et al., 2021, section 5 (Selene): eight HDR cards of 200 Gb/s for the program, two more for storage.
     "dgx-a100": _of_cards("a100-sxm", 8, 200),
+    # NVIDIA, "DGX BasePOD: Reference Architecture", core components: eight ConnectX-7 of 400 Gb/s for computing.
     "dgx-h100": _of_cards("h100-sxm", 8, 400),
     "dgx-h200": _of_cards("h200-sxm", 8, 400),
     "dgx-b200": _of_cards("b200", 8, 400),
-    # AWS, "Amazon EC2 accelerated computing instances": EFA of 100, 400 and 3,200 Gb/s.
+    # AWS, "Amazon EC2 P4d instances deep dive": 400 Gb/s; "Maximize network bandwidth on … instances with EFA": P5 and
+    # P5e have 32 cards, 3,200 Gb/s in all. Of P3dn, P4de and P5en no page was at hand: they are as announced.
     "p3dn": _of_cards("v100-sxm", 1, 100),
     "p4d": _of_cards("a100-sxm-40gb", 4, 100),
     "p4de": _of_cards("a100-sxm", 4, 100),
     "p5": _of_cards("h100-sxm", 32, 100),
     "p5e": _of_cards("h200-sxm", 32, 100),
     "p5en": _of_cards("h200-sxm", 16, 200),
-    # Google Cloud, "GPU machine types": 100 Gb/s; of the 1,000, 1,800 and 3,600 Gb/s of others 800, 1,600 and
-    # 3,200 are for GPUs.
+    # Google Cloud, "Networking and GPU machines" (compute/docs/gpus/gpu-network-bandwidth): A2 has 100 Gb/s, A3 High
+    # and Mega 1,000 and 1,800, of which one card of 200 is the host's; eight ConnectX-7 with 3,200 are for GPUs only.
     "a2-highgpu-8g": _of_cards("a100-sxm-40gb", 1, 100),
     "a2-ultragpu-8g": _of_cards("a100-sxm", 1, 100),
     "a3-highgpu-8g": _of_cards("h100-sxm", 4, 200),
     "a3-megagpu-8g": _of_cards("h100-sxm", 8, 200),
     "a3-ultragpu-8g": _of_cards("h200-sxm", 8, 400),
-    # Azure, "ND A100 v4", "NDm A100 v4" and "ND H100 v5": InfiniBand of 200 and 400 Gb/s for each GPU.
+    "a4-highgpu-8g": _of_cards("b200", 8, 400),
+    # Azure, "ND A100 v4", "NDm A100 v4" (8 x 200 Gigabit HDR) and "ND H100 v5" (400 Gb/s of InfiniBand for each GPU).
     "nd-a100-v4": _of_cards("a100-sxm-40gb", 8, 200),
     "ndm-a100-v4": _of_cards("a100-sxm", 8, 200),
     "nd-h100-v5": _of_cards("h100-sxm", 8, 400),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .plan import Layers, Place, Plan
     from .replay import Fleet, Moment, TrainingState, Transition
     from .resumption import Rest, Standing
+    from .slices import TensorCut
     from .timeline import Timeline
 
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -88,6 +89,60 @@ class StageFactory(Protocol):
 
     def __call__(self, layers: "Sequence[nn.Module]", loss: "Loss | None" = None) -> StageExecutor:
         """Make the executor."""
+        ...
+
+
+class TensorGroup(Protocol):
+    """The ranks that share the layers of one worker, as a layer that is cut among them calls them.
+
+    All call it in the same order, forward as backward.
+
+    Attributes:
+        degree: how many they are.
+        rank: which of them this is, from 0.
+    """
+
+    degree: int
+    rank: int
+
+    def enter(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        """What all ranks have, as it goes into matrices cut by columns; its gradient is summed over the ranks."""
+        ...
+
+    def leave(self, part: "torch.Tensor") -> "torch.Tensor":
+        """The sum of all ranks' parts, as behind a matrix cut by rows; each rank's part has the sum's gradient."""
+        ...
+
+    def gather(self, part: "torch.Tensor", size: int) -> "torch.Tensor":
+        """The last dimension, of `size` in all, of which each rank has its part (`TensorCut`), whole on all ranks."""
+        ...
+
+    def total(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        """A new tensor, the sum over all ranks, of which autograd knows nothing."""
+        ...
+
+
+class LayerCuts(Protocol):
+    """How the layers of a model are cut among the ranks of a worker."""
+
+    def check(self, layers: "Sequence[nn.Module]", degree: int) -> None:
+        """Raise InvalidInputError unless so many ranks can share these layers."""
+        ...
+
+    def cut(self, layer: "nn.Module", group: TensorGroup) -> "nn.Module":
+        """What this rank of a group has of a layer, which computes what the whole layer does; that stays as it is."""
+        ...
+
+    def tensors(self, layer: "nn.Module") -> "dict[str, TensorCut]":
+        """How the parameters of a whole layer that are cut are divided, by their names; others are whole."""
+        ...
+
+    def name_in_cut(self, layer: "nn.Module", name: str) -> str:
+        """What a parameter of a whole layer is called in one that was cut."""
+        ...
+
+    def loss(self, loss: Callable[[Any, Any], Any], last: "nn.Module", group: TensorGroup) -> Callable[[Any, Any], Any]:
+        """The loss of what a rank has of the last layer's output; `last` is the whole layer."""
         ...
 
 

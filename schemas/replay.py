@@ -8,8 +8,9 @@ standing into force.
 The report of a replay (`ReplayReport`) says what each policy made of a trace.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt, MinLen
@@ -189,6 +190,7 @@ ABOVE = (
     "where a policy trains more on as many nodes than the fastest plan for the job's shape: with other pipelines, "
     "stages or orders"
 )
+Gpu = tuple[str, int]  # one of a node, counted from 0
 NodePair = tuple[str, str]  # two nodes in ascending order; one named twice stands for the paths inside it
 
 # What training pauses for. `lost` and `working` are not among them: the clock finds those.
@@ -204,17 +206,42 @@ class Fleet:
         slow: factors of slow nodes, above 1: their operations take so many times as long.
         slow_links: by pairs of nodes, what a message between them takes in all, in s.
         broken_links: pairs of nodes whose messages take a detour.
+        dead_gpus: by nodes that are there without all of their GPUs, those that they lack; for who knows whole nodes
+            only, such nodes are not there (`of_nodes`).
     """
 
     nodes: tuple[str, ...]
     slow: Mapping[str, float] = field(default_factory=dict)
     slow_links: Mapping[NodePair, float] = field(default_factory=dict)
     broken_links: tuple[NodePair, ...] = ()
+    dead_gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def is_slow(self) -> bool:
         """Whether anything is slow."""
         return bool(self.slow or self.slow_links)
+
+    @property
+    def dead_gpu_count(self) -> int:
+        """How many GPUs the nodes that are there lack."""
+        return sum(map(len, self.dead_gpus.values()))
+
+    @property
+    def of_nodes(self) -> "Fleet":
+        """The nodes that have all their GPUs."""
+        return replace(self.without(self.dead_gpus), dead_gpus={}) if self.dead_gpus else self
+
+    def without(self, nodes: Collection[str]) -> "Fleet":
+        """The fleet without some nodes."""
+        if not nodes:
+            return self
+        return Fleet(
+            tuple(node for node in self.nodes if node not in nodes),
+            {node: factor for node, factor in self.slow.items() if node not in nodes},
+            {ends: delay_s for ends, delay_s in self.slow_links.items() if not {*ends}.intersection(nodes)},
+            tuple(ends for ends in self.broken_links if not {*ends}.intersection(nodes)),
+            {node: gpus for node, gpus in self.dead_gpus.items() if node not in nodes},
+        )
 
     def at(self, seats: Mapping[Place, str]) -> PlanConditions:
         """What of that there is in a plan whose workers the nodes hold."""
@@ -230,12 +257,15 @@ class Moment:
         fleet: as it is from now on.
         lost: nodes that have gone just now.
         came: nodes that have come just now.
-        failures: moments so far at which nodes were lost, this one included; what a policy may know of the future is
-            what these say.
+        failures: moments so far at which nodes were lost, or GPUs, this one included; what a policy may know of the
+            future is what these say.
         known: the fleet as far as it is known what is slow; None: all of that is known.
         level: which costly remedies what is slow has been worth by now (as in `Conditions`).
         settled: whether all nodes at work have the state of their places; until then nobody changes his.
         done: of the iteration under way, the part that has passed, in a replay; a running job asks its workers.
+        lost_gpus: of nodes that stay, GPUs that have died just now.
+        came_gpus: of nodes that stay, GPUs that have been repaired just now; one that has died in the same instant is
+            in both.
     """
 
     time_s: float
@@ -247,6 +277,36 @@ class Moment:
     level: int = 0
     settled: bool = True
     done: float = 0.0
+    lost_gpus: tuple[Gpu, ...] = ()
+    came_gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def of_nodes(self) -> "Moment":
+        """The same for who loses a whole node with one of its GPUs, and has it back when it has them all again."""
+        if not (self.fleet.dead_gpus or self.lost_gpus or self.came_gpus):
+            return self
+        lacked = self.lacked_before
+        broken = {node for node, _ in self.lost_gpus if not lacked[node]}
+        mended = {node for node, _ in self.came_gpus if lacked[node] or node in broken} - self.fleet.dead_gpus.keys()
+        return replace(
+            self,
+            fleet=self.fleet.of_nodes,
+            lost=(*self.lost, *sorted(broken)),
+            came=tuple(node for node in (*self.came, *sorted(mended)) if node not in self.fleet.dead_gpus),
+            known=None if self.known is None else self.known.of_nodes,
+            lost_gpus=(),
+            came_gpus=(),
+        )
+
+    @property
+    def lacked_before(self) -> Mapping[str, Collection[int]]:
+        """The GPUs that nodes lacked before it, of the nodes that stay."""
+        found = defaultdict(set, {node: {*gpus} for node, gpus in self.fleet.dead_gpus.items()})
+        for node, gpu in self.came_gpus:
+            found[node].add(gpu)
+        for node, gpu in self.lost_gpus:
+            found[node].discard(gpu)
+        return found
 
     @property
     def believed(self) -> Fleet:
@@ -270,7 +330,7 @@ class TrainingState:
         formation: who sits where; the policy's own, and all that its answers depend on beside the moment.
         iteration_time_s: of the plan in force, as `rtk simulate` has it; None: there is no plan, training waits.
         microbatches: that one iteration commits.
-        nodes: at work.
+        nodes: at work; where some of a node's GPUs have nothing to do, a part of one.
         peak_memory_bytes: the most that a GPU holds: parameters, state and activations.
         checkpointing: what checkpoints cost; None: there are none.
     """
@@ -278,7 +338,7 @@ class TrainingState:
     formation: Hashable
     iteration_time_s: float | None
     microbatches: int
-    nodes: int
+    nodes: float
     peak_memory_bytes: float = 0.0
     checkpointing: Checkpointing | None = None
 

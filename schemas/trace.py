@@ -26,7 +26,8 @@ _LINK = re.compile(r"\d+/\d+-\d+/\d+")
 class TraceEvent:
     """One event: when (`time_s` or `iteration`), what, to whom (`node`, `worker` k/i or `link` k/i-k/j), how much.
 
-    A `node` with a `peer` is the link between two nodes, or the paths inside of one that is its own peer.
+    A `node` with a `peer` is the link between two nodes, or the paths inside of one that is its own peer; with a `gpu`
+    it is one of the node's GPUs, counted from 0, while the node itself goes on.
     """
 
     kind: EventKind
@@ -38,9 +39,10 @@ class TraceEvent:
     link: str | None = None
     factor: Factor | None = None
     delay_s: Seconds | None = None
+    gpu: Index | None = None
 
     OPTIONAL: ClassVar[frozenset[str]] = frozenset(
-        {"time_s", "iteration", "node", "peer", "worker", "link", "factor", "delay_s"}
+        {"time_s", "iteration", "node", "peer", "worker", "link", "factor", "delay_s", "gpu"}
     )
     __pydantic_config__: ClassVar[Any] = STRICT
 
@@ -138,7 +140,7 @@ def _json_rows(lines: Iterable[tuple[int, str]], source: str) -> Iterator[Any]:
 
 
 def _csv_rows(lines: Iterable[str], source: str) -> Iterator[dict[str, Any]]:
-    numeric = {"time_s", "factor", "delay_s"}
+    whole, numeric = {"iteration", "gpu"}, {"time_s", "factor", "delay_s"}
     reader = csv.DictReader(lines, strict=True)
     try:
         names = reader.fieldnames or ()
@@ -148,7 +150,7 @@ def _csv_rows(lines: Iterable[str], source: str) -> Iterator[dict[str, Any]]:
             if None in row:
                 raise ValueError("the line has more cells than the first line has names")
             yield {
-                key: (int(value) if key == "iteration" else float(value) if key in numeric else value)
+                key: (int(value) if key in whole else float(value) if key in numeric else value)
                 for key, value in row.items()
                 if value
             }
@@ -196,12 +198,25 @@ def _check_place(event: TraceEvent, where: str) -> None:
         raise InvalidInputError(f"{event.worker!r} is no worker", where=f"{where}/worker", fix="write k/i")
     if event.link is not None and not _LINK.fullmatch(event.link):
         raise InvalidInputError(f"{event.link!r} is no link", where=f"{where}/link", fix="write k/i-k/j")
+    if event.gpu is not None:
+        _check_gpu(event, f"{where}/gpu")
     if event.peer is None:
         return
     if event.node is None:
         raise InvalidInputError("a peer without a node", where=f"{where}/peer", fix="name both ends of the link")
     if event.kind not in ("slow_link", "recover"):
         raise InvalidInputError(f"{event.kind} happens to no link", where=f"{where}/peer", fix="leave it out")
+
+
+def _check_gpu(event: TraceEvent, where: str) -> None:
+    if event.node is None or event.peer is not None:
+        raise InvalidInputError("a GPU without its node", where=where, fix="name the node that it is in")
+    if event.kind in ("slow_compute", "slow_link"):
+        raise InvalidInputError(
+            f"{event.kind} happens to no single GPU",
+            where=where,
+            fix="leave gpu out: who shares a layer with a slow GPU waits for it, so its node is slow",
+        )
 
 
 def _when(event: TraceEvent) -> float:

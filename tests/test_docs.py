@@ -80,18 +80,21 @@ def test_the_links_between_documents_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_example_trains_under_torchrun(tmp_path: Path) -> None:
-    """The documented script runs a plan of two workers and its loss falls."""
+@pytest.mark.parametrize("degree", [1, 2])
+def test_the_example_trains_under_torchrun(degree: int, tmp_path: Path) -> None:
+    """The documented script runs a plan of two workers, also of two ranks each, and its loss falls."""
     pytest.importorskip("torch")
     from rtk.planners.pipeline import plan_pipeline
     from rtk.planners.shape import Shape
     from rtk.schemas.documents import write_document
     from rtk.schemas.profile import Layer, LayerCost, Profile
 
-    profile = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(4)))
-    write_document(str(tmp_path / "plan.json"), plan_pipeline(profile, Shape(2, 1, 4), "zero-bubble"))
+    profile = Profile((Layer((LayerCost(1.0, 1.0, 1.0, tensor_parallel=degree),)),) * 4)
+    plan = plan_pipeline(profile, Shape(2, 1, 4, tensor_parallel=degree), "zero-bubble")
+    write_document(str(tmp_path / "plan.json"), plan)
     with Shell(tmp_path) as shell:
-        done = shell.torchrun("torchrun", "--nproc-per-node", "2", str(ROOT / "docs" / "example_train.py"), "plan.json")
+        script = str(ROOT / "docs" / "example_train.py")
+        done = shell.torchrun("torchrun", "--nproc-per-node", str(2 * degree), script, "plan.json")
         assert done.ended(100) == 0, done.errors
     losses = [float(found) for found in re.findall(r"loss (\S+),", done.output)]
     assert len(losses) == 5

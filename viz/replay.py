@@ -215,6 +215,7 @@ _JOB_WORDS = (
 )  # fmt: skip
 _TRACE_WORDS = (
     ("moments", "{} change{}"), ("moments_with_losses", "{} of them with losses"), ("nodes_lost", "{} node{} lost"),
+    ("gpus_lost", "{} GPU{} of nodes that stayed lost"),
     ("nodes_at_start", "{} node{} at the start"), ("nodes_min", "{} at the fewest"), ("nodes_max", "{} at the most"),
 )  # fmt: skip
 

@@ -41,6 +41,7 @@ MAKERS: dict[str, str] = {
     "adaptra-figure-19": "adaptra.figure_19",
     "adaptra-figure-20": "adaptra.figure_20",
     "adaptra-figure-21": "adaptra.figure_21",
+    "ntp-figures-3-4-6-7": "ntp.losses",
     "rtk-policy": "rtk_policy.spot_traces",
 }
 
@@ -67,6 +68,8 @@ ABSENT: dict[str, str] = {
     "into packets is not said",
     "Adaptra Figures 7, 10 to 13 and Tables 1, 2": "drawings, notation and the models' degrees; used where they count",
     "Adaptra Table 3": "an input: the trace of adaptra-figure-21",
+    "NTP Figures 1, 2, 5, 8 to 11 and Table 1": "throughput and power of B200 racks by their own simulator, and "
+    "kernels of a prototype on 2 DGX A100: curves without printed numbers, on machines that only they have",
 }
 
 

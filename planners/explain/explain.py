@@ -275,6 +275,7 @@ class Explanation:
         gap: iteration time / lower bound - 1.
         bubble_ratio: the share of the iteration in which the average live worker computes nothing.
         microbatches, workers: of all pipelines; workers that have not failed.
+        tensor_parallel: on how many GPUs workers are, ascending where they are on unlike numbers.
         alike: the pipelines, those that are alike together; of these the first is told of.
         path: the critical path.
         placements: what workers hold, in words; empty where each holds one stage.
@@ -293,6 +294,7 @@ class Explanation:
     bubble_ratio: float
     microbatches: int
     workers: int
+    tensor_parallel: tuple[int, ...]
     alike: tuple[tuple[int, ...], ...]
     placements: tuple[str, ...]
     path: CriticalPath
@@ -343,6 +345,7 @@ def explain(plan: Plan, effort: Effort = HEURISTIC, searches: int = MOST_SEARCHE
         bubble_ratio=max(0.0, 1 - busy_s / room_s) if room_s else 0.0,
         microbatches=plan.total_microbatches(),
         workers=len(plan.live_workers()),
+        tensor_parallel=tuple(sorted(set(map(plan.gpus_of, plan.workers)))),
         alike=alike.pipelines,
         placements=placements_of(plan),
         path=critical_path(evaluation, names),

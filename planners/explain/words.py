@@ -10,6 +10,7 @@ from ...schemas.text import counted, joined
 from ..choosing import comparison
 from ..degrees import degree_comparison
 from ..greyhound.mitigate import topology_words
+from .account import IterationAccount
 from .binding import BindingBound, BindingLimit
 from .explain import Busiest, CriticalPath, Explanation, Leg, PathSegment, Share
 from .troubles import Degradations, DelayedLink, UnevenStage
@@ -47,9 +48,9 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
             lines += ["", f"{bound} is for the routing taken: micro-batches on other workers might take less."]
         else:
             lines += ["", f"{bound} is over all routings: nor would micro-batches on other workers take less."]
-    gpus = sorted(set(map(plan.gpus_of, plan.workers))) if plan is not None else []
-    if gpus and gpus != [1]:
-        lines += ["", f"A worker is {joined(map(str, gpus), 'or')} GPUs, which share its layers (tensor parallelism)."]
+    if told.tensor_parallel != (1,):
+        gpus = joined(map(str, told.tensor_parallel), "or")
+        lines += ["", f"A worker is {gpus} GPUs, which share its layers (tensor parallelism)."]
     degrees = list(degree_comparison(plan)) if plan is not None else []
     if degrees:
         lines += ["", "What each degree is worth", *(f"{INDENT}{line}" for line in degrees)]
@@ -59,6 +60,23 @@ def words_of_explanation(told: Explanation, plan: Plan | None = None) -> str:
     seats = topology_words(plan) if plan is not None else []
     if seats:
         lines += ["", "Who sits where, and what it is worth", *(f"  {line}" for line in seats)]
+    return "\n".join(lines)
+
+
+def words_of_account(account: IterationAccount) -> str:
+    """Where the iteration of the worker goes that decides, a line a part."""
+    gpus = f" ({account.tensor_parallel} GPUs)" if account.tensor_parallel > 1 else ""
+    rows = [("", one.what, print_time(one.time_s), print_percent(one.share)) for one in account.shares]
+    whole_s = sum(one.time_s for one in account.shares)
+    lines = [
+        f"Where the iteration goes of worker {account.worker}{gpus}, which decides",
+        *_columns([*rows, ("", "in all", print_time(whole_s), "")]),
+    ]
+    if account.again_s:
+        again = f"{print_time(account.again_s)} ({print_percent(account.again_s / whole_s)})"
+        lines += _wrapped(f"Of the passes {again} are activations that are computed again.")
+    if account.remark is not None:
+        lines += _wrapped(f"What passes are made of is not told: {account.remark}.")
     return "\n".join(lines)
 
 

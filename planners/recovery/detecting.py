@@ -226,7 +226,7 @@ class Watched:
         last = steps[-1].standing if steps else layout.held
         if found.due_s is not None and last.iteration_time_s is not None:
             after_s = max(found.due_s - time_s, sum(total_s(step.pauses) for step in steps))
-            later = self._policy.react(last, replace(moment, lost=(), came=()))
+            later = self._policy.react(last, replace(moment, lost=(), came=(), lost_gpus=(), came_gpus=()))
             told += [
                 replace(step, standing=_watched(step.standing, found.all()), after_s=step.after_s + after_s)
                 for step in later

@@ -685,7 +685,7 @@ class Rtk:
         believed, fleet, least_per_s = moment.believed, moment.fleet, now.microbatches_per_s
         waits = now.iteration_time_s is None
         for spared in _sets(believed):
-            there, known = _without(fleet, spared), _without(believed, spared)
+            there, known = fleet.without(spared), believed.without(spared)
             for number, way in enumerate(self._ways):
                 stays = number == _layout(now).way and not known.slow and way.grid is not None
                 if not waits and (way.is_last or stays):
@@ -734,7 +734,7 @@ class Rtk:
 
     def _asked(self, formation: RtkLayout, moment: Moment, spared: frozenset[str], left_s: float) -> Transition:
         """A way's answer, as this policy's; pipelines that are made anew heed what is slow from the first on."""
-        asked = replace(moment, fleet=_without(moment.fleet, spared), known=_without(moment.believed, spared))
+        asked = replace(moment, fleet=moment.fleet.without(spared), known=moment.believed.without(spared))
         found = []
         for step in self._ways[formation.way].policy.react(formation.held, asked):
             held, pauses = step.standing, step.pauses
@@ -747,7 +747,7 @@ class Rtk:
         return tuple(found)
 
     def _adapted(self, number: int, held: TrainingState, spared: frozenset[str], moment: Moment) -> TrainingState:
-        believed, fleet = _without(moment.believed, spared), _without(moment.fleet, spared)
+        believed, fleet = moment.believed.without(spared), moment.fleet.without(spared)
         return self._ways[number].adapted(held, believed, fleet)
 
     def _marked(self, held: TrainingState, number: int, spared: frozenset[str], left_s: float) -> TrainingState:
@@ -817,17 +817,6 @@ def _throughput(standing: TrainingState) -> float:
     return standing.microbatches_per_s
 
 
-def _without(fleet: Fleet, spared: frozenset[str]) -> Fleet:
-    """The fleet without some nodes."""
-    if not spared:
-        return fleet
-    return Fleet(
-        tuple(node for node in fleet.nodes if node not in spared),
-        {node: factor for node, factor in fleet.slow.items() if node not in spared},
-        {pair: delay_s for pair, delay_s in fleet.slow_links.items() if not spared & {*pair}},
-    )
-
-
 def _layout(standing: TrainingState) -> RtkLayout:
     return cast("RtkLayout", standing.formation)
 
@@ -859,8 +848,18 @@ class WorkBound:
     def note(self, moment: Moment) -> None:
         """The next moment; the first one has the nodes that are there at the beginning."""
         self._nodes_s += self._pace * (moment.time_s - self._at_s)
-        paces = sorted((1 / moment.fleet.slow.get(node, 1.0) for node in moment.fleet.nodes), reverse=True)
-        self._at_s, self._pace = moment.time_s, sum(paces[: self._job.nodes])
+        self._at_s, self._pace = moment.time_s, self._pace_of(moment.fleet)
+
+    def _pace_of(self, fleet: Fleet) -> float:
+        """In nodes that are well; of those whose GPUs are not all alive the others count, as far as there are seats."""
+        gpus, free = self._job.gpus_per_node, float(self._job.nodes)
+        parts = (1 - len(fleet.dead_gpus.get(node, ())) / gpus for node in fleet.nodes)
+        paces = (1 / fleet.slow.get(node, 1.0) for node in fleet.nodes)
+        pace = 0.0
+        for each, part in sorted(zip(paces, parts, strict=True), reverse=True):
+            taken = min(part, free)
+            pace, free = pace + each * taken, free - taken
+        return pace
 
     def most_microbatches(self, until_s: float) -> float:
         """Micro-batches by a time that is not before the last moment."""

@@ -70,20 +70,25 @@ class GridJob:
     keeps_places: bool
 
     @classmethod
-    def replayed(cls, job: TrainingJob) -> GridJob:
+    def replayed(cls, job: TrainingJob, *, by_worker: bool = False) -> GridJob:
         """A job that is replayed, in its own shape.
+
+        Args:
+            job: what it trains.
+            by_worker: each worker comes and goes by itself, also where a node holds several.
 
         Raises:
             InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
             InvalidInputError: the shape has delays of single pipelines.
         """
         require_alike(job)
-        unit = job.grid.unit_pipelines, job.grid.unit_stages
+        grid = replace(job.grid, unit_pipelines=1, unit_stages=1) if by_worker else job.grid
+        unit = grid.unit_pipelines, grid.unit_stages
         effort = Effort("rules", seed=job.seed)
         common = opening(job.profile, AtlasRequest(job.shape, "staggered", unit, effort))
         saves = saved(job, common.template)
         pipelines = ReroutedPipelines(common, saves.gpu_bytes)
-        return cls(pipelines, job.grid, job.costs, Horizon(), copying_connection(job), saves, False)
+        return cls(pipelines, grid, job.costs, Horizon(), copying_connection(job), saves, False)
 
     @classmethod
     def running(cls, plan: Plan, atlas_folder: str | None, normalize_within: int) -> GridJob:

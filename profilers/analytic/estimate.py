@@ -206,29 +206,31 @@ UNCALIBRATED: Calibration = {}
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a measured run says (observed.py).
+    """What a measured run says (observed.py, traced.py).
 
     Attributes:
         corrections: of what is computed.
-        shape: of the model that ran.
-        batch: a micro-batch of it.
+        dtype: the numbers in which it was measured.
+        parameters: of the model that ran; None where nobody says.
+        tokens: of its micro-batches; None where nobody says.
         words: whence it is known, for the profile.
         remarks: what was learned, and how sure it is.
     """
 
     corrections: Calibration
-    shape: DecoderShape
-    batch: MicrobatchShape
+    dtype: DataType
+    parameters: int | None
+    tokens: int | None
     words: str
     remarks: tuple[str, ...]
 
     def carried(self, profile: Profile) -> str | None:
-        """What it is used for beside the model that ran; None where that is the same."""
+        """What it is used for beside the model that ran; None where that is the same, or not known."""
         tokens = (profile.microbatch_size or 0) * (profile.sequence_length or 0)
-        theirs = f"{self.shape.parameters / 1e9:.3g} billion parameters in micro-batches of {self.batch.tokens} tokens"
-        ours = f"{profile.model['parameters'] / 1e9:.3g} billion in micro-batches of {tokens}"
-        if (profile.model["parameters"], tokens) == (self.shape.parameters, self.batch.tokens):
+        if self.parameters is None or (self.parameters, self.tokens) == (profile.model["parameters"], tokens):
             return None
+        theirs = f"{self.parameters / 1e9:.3g} billion parameters in micro-batches of {self.tokens} tokens"
+        ours = f"{profile.model['parameters'] / 1e9:.3g} billion in micro-batches of {tokens}"
         return (
             f"a model of {theirs} ran, and this one has {ours}: what large products take carries over, of smaller or "
             "other kernels little is known"
@@ -237,7 +239,7 @@ class Learned:
 
 def numbers_of(calibrate: Profile | Learned) -> DataType:
     """The numbers in which a calibration was measured."""
-    return calibrate.batch.dtype if isinstance(calibrate, Learned) else form_of(calibrate.model).dtype
+    return calibrate.dtype if isinstance(calibrate, Learned) else form_of(calibrate.model).dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,6 +509,12 @@ def profile_analytic(
     if efficiency is not None and calibrate is not None:
         raise InvalidInputError(
             "an efficiency and a calibration contradict each other", where="--efficiency, --calibrate", fix="give one"
+        )
+    if calibrate is not None and dtype not in (None, numbers_of(calibrate)):
+        raise InvalidInputError(
+            f"it was measured in {numbers_of(calibrate)}, and says nothing of {dtype}",
+            where="--calibrate",
+            fix=f"measure it with --dtype {dtype}",
         )
     device, known = known_gpu(gpu), known_model(model)
     suits: DataType = next(one for one in BEST_TYPES if one in device.peaks)

@@ -1,28 +1,45 @@
 """Logs of Megatron-LM and Megatron-DeepSpeed as runs to calibrate by: arguments, iteration times, and timers.
 
-Both print all arguments before they begin. Timers in the lines `time (ms) | forward-compute: … | …` are the last
-stage's, each summed over the micro-batches of an iteration; `backward-compute` has the recomputation in it. Megatron-LM
-since 2023 prints the least and the most over all ranks instead, which are of no stage, and are left alone. A log's
-first reading is that of a job that warms up, and does not count where there are others.
+Both print all arguments before they begin. A log's first reading is that of a job that warms up, and does not count
+where there are others. Timers (`--timing-log-level 2` since 2023) are summed over the micro-batches of an iteration,
+and `backward-compute` has the recomputation in it:
+
+* Until 2022, and in Megatron-DeepSpeed, a line `time (ms) | forward-compute: … | …` has the last stage's.
+* Since (megatron/core/timers.py), a block has for each timer the least and the most over all ranks, or the most
+  (`--timing-log-option max`), or every rank's (`all`): then a stage's time is the median over its ranks.
+
+Of the optimizer the kernels count, not the gathering of its shares. `forward-backward` is left alone: it holds the
+gradients' sums in some versions and not in others, and the time of the iteration says as much.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from statistics import median
 from typing import get_args
 
 from ...schemas.errors import InvalidInputError
+from ...schemas.fields import MOST_LAYERS
 from ...schemas.files import opened, source_of
 from ...schemas.profile import DataType
 from ...schemas.text import joined
 from ..failslow.readers.formats import Megatron
 from .costs import DecoderShape, MicrobatchShape
-from .observed import ObservedRun
+from .observed import Extremes, ObservedRun
 from .software import Software
 
 _BEGIN, _END = re.compile(r"-+ arguments -+"), re.compile(r"-+ end of arguments -+")
 _ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:|\d+:)?\s+(\w+)\s+(?:\.+\s+)?(\S.*?)\s*$")
 _PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
-_PASSES = re.compile(r"time \(ms\).*\bforward-compute: ([\d.]+).*\bbackward-compute: ([\d.]+)")
+_MS = r"(\d{1,12}(?:\.\d{1,9})?)"
+_PASSES = re.compile(rf"time \(ms\).*\bforward-compute: {_MS}.*\bbackward-compute: {_MS}")
+_TIMERS = re.compile(r"(?:^|[\s:])(\(min, max\) time|max time|times) across ranks \(ms\):\s*$")
+_TIMER = re.compile(rf"(?:^|[\s:])([a-z][\w/-]*) \.*: (?:\({_MS}, {_MS}\)|{_MS})\s*$")
+_TIMER_OF_RANKS = re.compile(r"(?:^|[\s:])([a-z][\w/-]*):\s*$")
+_TIMER_OF_RANK = re.compile(rf"(?:^|[\s:])rank +(\d{{1,9}}): {_MS}\s*$")
+_FORWARD, _BACKWARD = "forward-compute", "backward-compute"
+_STEP = "optimizer-inner-step"
+_BESIDE_STEP = ("optimizer-copy-to-main-grad", "optimizer-unscale-and-check-inf", "optimizer-clip-main-grad")
 NEEDED = (
     "num_layers",
     "hidden_size",
@@ -34,6 +51,7 @@ NEEDED = (
     "pipeline_model_parallel_size",
     "data_parallel_size",
 )
+MOST_DIGITS = 12  # of a number that a job can have
 # What we do not compute: the argument, and the value that stands for its absence.
 FOREIGN = {"context_parallel_size": "1", "expert_model_parallel_size": "1", "num_experts": "None"}
 
@@ -72,7 +90,7 @@ class MegatronArguments:
         text = self._text(name)
         if text is None and default is not None:
             return default
-        if text is None or not text.isdecimal() or not int(text):
+        if text is None or not text.isdecimal() or len(text) > MOST_DIGITS or not int(text):
             raise InvalidInputError(f"{name} is {text}, and no whole number of 1 or more", where=self._source)
         return int(text)
 
@@ -87,11 +105,39 @@ class MegatronArguments:
     def number(self, name: str) -> float:
         """A plain number; 0 where there is none."""
         text = self._text(name) or "0"
-        return float(text) if re.fullmatch(r"[\d.]+(?:e-?\d+)?", text) else 0.0
+        return float(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,20})?(?:e-?\d{1,3})?", text) else 0.0
 
     def _text(self, name: str) -> str | None:
         value = self._values.get(name)
         return None if value == "None" else value
+
+
+class _RankTimers:
+    """The blocks of timers over ranks in a log, line by line: each timer's times of the ranks that say one, in ms."""
+
+    def __init__(self) -> None:
+        self.blocks: list[dict[str, dict[int, float]]] = []
+        self.says_least = False
+        self._name, self._is_inside = "", False
+
+    def read(self, line: str) -> bool:
+        """Whether the line is one of them. Of the least and the most these are ranks 0 and 1."""
+        if begins := _TIMERS.search(line):
+            self.blocks.append({})
+            self._is_inside, self.says_least = True, begins[1] != "max time"
+            return True
+        if not self._is_inside:
+            return False
+        if timer := _TIMER.search(line):
+            times = (timer[2], timer[3]) if timer[2] else (timer[4],)
+            self.blocks[-1][timer[1]] = {rank: float(text) for rank, text in enumerate(times)}
+        elif timer := _TIMER_OF_RANK.search(line):
+            self.blocks[-1].setdefault(self._name, {})[int(timer[1])] = float(timer[2])
+        elif timer := _TIMER_OF_RANKS.search(line):
+            self._name = timer[1]
+        else:
+            self._is_inside = False
+        return self._is_inside
 
 
 def read_megatron_log(path: str) -> ObservedRun:
@@ -103,7 +149,7 @@ def read_megatron_log(path: str) -> ObservedRun:
     source, values = source_of(path), dict[str, str]()
     iterations_s: list[float] = []
     passes_ms: list[tuple[float, float]] = []
-    vocabulary, is_inside, reader = 0, False, Megatron()
+    vocabulary, is_inside, reader, timers = 0, False, Megatron(), _RankTimers()
     for line in _lines(path):
         if _END.search(line):
             is_inside = False
@@ -115,15 +161,55 @@ def read_megatron_log(path: str) -> ObservedRun:
             vocabulary = int(padded[1])
         elif passes := _PASSES.search(line):
             passes_ms.append((float(passes[1]), float(passes[2])))
-        elif reading := reader.read(line.encode()):
+        elif not timers.read(line) and (reading := reader.read(line.encode())):
             iterations_s.append(reading.time_s)
     arguments = MegatronArguments(values, source)
     arguments.require()
-    if not iterations_s and not passes_ms:
+    run = _run_of(arguments, vocabulary, iterations_s, passes_ms, source)
+    run = _with_timers(run, timers)
+    if not run.iterations_s and not run.passes_s and not run.ranges_s:
         raise InvalidInputError(
             "the log tells of no iteration", where=source, fix="give one with lines `elapsed time per iteration (ms)`"
         )
-    return _run_of(arguments, vocabulary, iterations_s, passes_ms, source)
+    return run
+
+
+def _with_timers(run: ObservedRun, timers: _RankTimers) -> ObservedRun:
+    """The run with what its timers over ranks say; those of the warm-up do not count."""
+    timed = [block for block in timers.blocks if _FORWARD in block and _BACKWARD in block]
+    stepped = [block for block in timers.blocks if _STEP in block]
+    ranges_s = []
+    for block in timed[1:] or timed:
+        ahead, back = (_extremes_s(block[name], run, timers) for name in (_FORWARD, _BACKWARD))
+        ranges_s.append((_each(ahead, run.microbatches), _each(back, run.microbatches)))
+    steps_s = [_extremes_s(_whole_step(block), run, timers) for block in stepped[1:] or stepped]
+    return replace(run, ranges_s=tuple(ranges_s), steps_s=tuple(steps_s))
+
+
+def _whole_step(block: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
+    """What a step takes on each rank, with what goes over all gradients before it."""
+    parts = [block[name] for name in (_STEP, *_BESIDE_STEP) if name in block]
+    return {rank: sum(part.get(rank, 0.0) for part in parts) for rank in block[_STEP]}
+
+
+def _extremes_s(times_ms: Mapping[int, float], run: ObservedRun, timers: _RankTimers) -> Extremes:
+    """The least and the most of what ranks say, in s: of all, of stages, or the most alone."""
+    if len(times_ms) > 2 and len(times_ms) % run.pp == 0:
+        # Ranks are counted stage after stage (Megatron's order "tp-cp-ep-dp-pp").
+        each = len(times_ms) // run.pp
+        of_stages: dict[int, list[float]] = {}
+        for place, rank in enumerate(sorted(times_ms)):
+            of_stages.setdefault(place // each, []).append(times_ms[rank])
+        found = [median(times) for times in of_stages.values()]
+    else:
+        found = [*times_ms.values()]
+    return (min(found) / 1e3 if timers.says_least else None), max(found) / 1e3
+
+
+def _each(extremes: Extremes, count: int) -> Extremes:
+    """What each of so many takes."""
+    least, most = extremes
+    return (None if least is None else least / count), most / count
 
 
 def _lines(path: str) -> Iterator[str]:
@@ -146,7 +232,10 @@ def _run_of(
     )
     if not microbatches:
         raise InvalidInputError("the global batch has no micro-batch for each pipeline", where=source)
-    layers_of_chunk = arguments.count("num_layers_per_virtual_pipeline_stage", arguments.count("num_layers"))
+    layers = arguments.count("num_layers")
+    if layers > MOST_LAYERS or pp > layers:
+        raise InvalidInputError(f"{layers} layers and {pp} stages are those of no pipeline", where=source)
+    layers_of_chunk = arguments.count("num_layers_per_virtual_pipeline_stage", layers)
     recomputes = arguments.flag("checkpoint_activations") or arguments.is_word("recompute_granularity", "full")
     per_microbatch = 1e3 * microbatches
     return ObservedRun(
@@ -157,9 +246,10 @@ def _run_of(
         pp=pp,
         dp=pipelines,
         microbatches=microbatches,
-        chunks=max(1, arguments.count("num_layers") // pp // layers_of_chunk),
+        chunks=max(1, layers // pp // layers_of_chunk),
         iterations_s=tuple(iterations_s[1:] or iterations_s),
         passes_s=tuple((ahead / per_microbatch, back / per_microbatch) for ahead, back in passes_ms[1:] or passes_ms),
+        shards_optimizer=arguments.flag("use_distributed_optimizer"),
         source=source,
     )
 

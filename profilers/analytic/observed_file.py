@@ -1,28 +1,40 @@
-"""A YAML file with one measured iteration and its settings, to calibrate by."""
+"""A YAML file with a job's settings and what was measured of it, to calibrate by: iterations, a log, or a trace."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import get_args
 
 from ...schemas.cluster_file import YamlValue, read_yaml
+from ...schemas.errors import InvalidInputError
 from ...schemas.gpus import gpu as known_gpu
 from ...schemas.profile import DataType
 from ...schemas.quantities import parse_time_s
 from ...schemas.sweep_file import flag, items_of, placed, require_keys, word
+from ...schemas.text import joined
+from ..failslow.monitor.series import Series
+from ..failslow.readers.reading import lines_of
 from .configuration import known_model
 from .costs import MicrobatchShape
 from .estimate import BEST_TYPES
 from .observed import ObservedRun
 from .software import USUAL_SOFTWARE, Software
+from .step_trace import StepTrace, read_step_trace
 
-NEEDED = ("model", "pp", "global_batch", "iteration")
-KEYS = (*NEEDED, "gpu", "dtype", "microbatch_size", "sequence_length", "tensor_parallel", "dp", "checkpointing")
+NEEDED = ("model", "pp", "global_batch")
+MEASURED = ("iteration", "log", "trace")  # how long an iteration took: one of these
+KEYS = (*NEEDED, *MEASURED, "gpu", "dtype", "microbatch_size", "sequence_length", "tensor_parallel", "dp",
+        "checkpointing", "shard_optimizer")  # fmt: skip
 
 
-def read_observed_run(path: str, software: Software = USUAL_SOFTWARE) -> ObservedRun:
+def read_observed_run(path: str, software: Software = USUAL_SOFTWARE) -> tuple[ObservedRun, StepTrace | None]:
     """Read one.
 
     Args:
         path: of the file.
         software: how the program computed that ran.
+
+    Returns:
+        The settings, with what iterations took by the file or its log; and its trace.
 
     Raises:
         InvalidInputError: a setting is missing, not known, or at odds with another; says the line.
@@ -30,6 +42,11 @@ def read_observed_run(path: str, software: Software = USUAL_SOFTWARE) -> Observe
     whole = read_yaml(path)
     entries = whole.entries(KEYS)
     require_keys(whole, entries, *NEEDED)
+    if len(told := [key for key in MEASURED if key in entries]) != 1:
+        raise whole.wrong(
+            f"{joined(told)} cannot go together" if told else "'iteration' is missing, and so are 'log' and 'trace'",
+            "say one of them: how long iterations took, the log that tells it, or a trace of torch's profiler",
+        )
     with placed(entries["model"]):
         known = known_model(entries["model"].text())
 
@@ -43,10 +60,14 @@ def read_observed_run(path: str, software: Software = USUAL_SOFTWARE) -> Observe
             f"{count('global_batch')} samples are no whole number of micro-batches of {size} for {dp} pipelines",
             "check global_batch, microbatch_size and dp",
         )
+    if count("pp") > known.shape.blocks:
+        raise entries["pp"].wrong(f"{count('pp')} stages are more than the {known.shape.blocks} blocks", "check pp")
     gpu = _gpu(entries["gpu"]) if "gpu" in entries else None
     suits: DataType = "bf16" if gpu is None else next(one for one in BEST_TYPES if one in known_gpu(gpu).peaks)
     dtype: DataType = word(entries["dtype"], get_args(DataType)) if "dtype" in entries else suits
-    return ObservedRun(
+    folder = Path(path).parent
+    trace = read_step_trace(str(folder / entries["trace"].text())) if "trace" in entries else None
+    run = ObservedRun(
         shape=known.shape,
         batch=MicrobatchShape(size, count("sequence_length", known.sequence_length), dtype, software),
         is_checkpointing="checkpointing" in entries and flag(entries["checkpointing"]),
@@ -54,10 +75,31 @@ def read_observed_run(path: str, software: Software = USUAL_SOFTWARE) -> Observe
         pp=count("pp"),
         dp=dp,
         microbatches=microbatches,
-        iterations_s=tuple(_time_s(value) for value in items_of(entries["iteration"])),
+        iterations_s=_iterations_s(entries, folder),
+        shards_optimizer="shard_optimizer" in entries and flag(entries["shard_optimizer"]),
         gpu=gpu,
         source=path,
     )
+    return run, trace
+
+
+def _iterations_s(entries: Mapping[str, YamlValue], folder: Path) -> tuple[float, ...]:
+    """As the file says them, or its log; the first of a log is that of a job that warms up."""
+    if "iteration" in entries:
+        return tuple(_time_s(value) for value in items_of(entries["iteration"]))
+    if "log" not in entries:
+        return ()
+    log = str(folder / entries["log"].text())
+    series = Series(log)
+    samples = [sample for line in lines_of(log) for sample in series.read(line.data, line.is_cut)]
+    samples += series.finish()
+    if series.per != "iteration":
+        raise InvalidInputError(
+            f"the log tells what a {series.per} takes, and not how many an iteration has",
+            where=log,
+            fix="write how long an iteration took: iteration: 12.3s",
+        )
+    return tuple(sample.time_s for sample in samples[1:] or samples)
 
 
 def _gpu(value: YamlValue) -> str:

@@ -1,11 +1,12 @@
 """What a computed profile's times are made of, told from what the profile says of itself."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from math import isclose
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.gpus import gpu
-from ...schemas.profile import Profile, form_of
+from ...schemas.plan import Layers
+from ...schemas.profile import LayerCost, Profile, form_of
 from ...schemas.quantities import print_percent
 from .configuration import known_model
 from .costs import WORKS, Kind, MicrobatchShape, Work, stream_bytes
@@ -15,7 +16,7 @@ from .software import software_of
 
 @dataclass(frozen=True, slots=True)
 class TimeParts:
-    """What passes of a micro-batch are made of, in s, recomputation included.
+    """What passes of a micro-batch are made of, in s.
 
     Attributes:
         products_s: matrix products, attention's excepted.
@@ -25,16 +26,146 @@ class TimeParts:
         sums_s: of the stream over the tensor-parallel group.
     """
 
-    products_s: float
-    attention_s: float
-    memory_s: float
-    gaps_s: float
-    sums_s: float
+    products_s: float = 0.0
+    attention_s: float = 0.0
+    memory_s: float = 0.0
+    gaps_s: float = 0.0
+    sums_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         """All of them."""
         return self.products_s + self.attention_s + self.memory_s + self.gaps_s + self.sums_s
+
+    def by_name(self) -> dict[str, float]:
+        """The parts, in s, by what people call them."""
+        return {words: getattr(self, name) for name, words in WORDS.items()}
+
+    def __add__(self, other: "TimeParts") -> "TimeParts":
+        return TimeParts(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    def __mul__(self, factor: float) -> "TimeParts":
+        return TimeParts(*(factor * getattr(self, one.name) for one in fields(self)))
+
+    def lasting(self, time_s: float) -> "TimeParts":
+        """The same where they take so long together: sums are never corrected, the rest makes up the difference."""
+        computing_s = self.total_s - self.sums_s
+        if isclose(self.total_s, time_s, rel_tol=ROUNDING):
+            return self
+        if computing_s > 0 and time_s >= self.sums_s:
+            return replace(self * ((time_s - self.sums_s) / computing_s), sums_s=self.sums_s)
+        return self * (time_s / self.total_s) if self.total_s else self
+
+
+WORDS = {
+    "products_s": "matrix products",
+    "attention_s": "attention",
+    "memory_s": "memory-bound work",
+    "gaps_s": "gaps between kernels",
+    "sums_s": "tensor-parallel sums",
+}
+ROUNDING = 1e-9  # of a time: two sums of the same parts differ by less
+
+
+@dataclass(frozen=True, slots=True)
+class PassParts:
+    """What one pass is made of, and how long it computes again what it had not kept (activation checkpointing)."""
+
+    parts: TimeParts
+    again_s: float = 0.0
+
+    def by_name(self) -> dict[str, float]:
+        """The parts, in s, by what people call them."""
+        return self.parts.by_name()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """What one rank does of a layer for one micro-batch, as computed: F, F again, I without that, and W.
+
+    F again, and all of W, are part of I where the layer keeps its input only.
+    """
+
+    forward: TimeParts
+    again: TimeParts
+    backward_input: TimeParts
+    backward_weight: TimeParts
+
+    @property
+    def whole(self) -> TimeParts:
+        """All passes."""
+        return self.forward + self.again + self.backward_input + self.backward_weight
+
+    def of_pass(self, cost: LayerCost, kind: str) -> PassParts:
+        """A pass, F, I, W or B, as long as the profile says that it takes."""
+        backward_input = self.again + self.backward_input
+        computed, again, time_s = {
+            "F": (self.forward, TimeParts(), cost.forward_s),
+            "I": (backward_input, self.again, cost.backward_input_s),
+            "W": (self.backward_weight, TimeParts(), cost.backward_weight_s),
+            "B": (backward_input + self.backward_weight, self.again, cost.full_s),
+        }[kind]
+        found = computed.lasting(time_s)
+        return PassParts(found, found.total_s * again.total_s / computed.total_s if computed.total_s else 0.0)
+
+
+class ComputedParts:
+    """What the times of a computed profile are made of, computed again as they were.
+
+    Args:
+        profile: of `rtk profile --analytic`.
+
+    Raises:
+        InvalidInputError: the profile was not computed, or its model or GPU is not known (any more).
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        told = profile.model
+        if profile.origin != "analytic" or profile.microbatch_size is None or profile.sequence_length is None:
+            raise InvalidInputError(
+                "the profile was not computed: what its times are made of is not known",
+                fix="explain a plan, or a profile of `rtk profile --analytic`",
+            )
+        device, form = gpu(str(told.get("gpu"))), form_of(told)
+        self._shape = known_model(str(told.get("name"))).shape
+        if len(profile.layers) != self._shape.blocks + 2:
+            raise InvalidInputError(
+                f"the profile has {len(profile.layers)} layers, and {told.get('name')} an embedding, "
+                f"{self._shape.blocks} blocks, a head",
+                fix="compute it anew",
+            )
+        self._profile = profile
+        self._batch = MicrobatchShape(profile.microbatch_size, profile.sequence_length, form.dtype, software_of(told))
+        self._rates = rates_of(device, form.dtype, told.get("efficiency"), self._batch.software)
+        self._group = profile.network.intra_node or device.intra_node
+        self._is_checkpointing = form.checkpointing
+
+    def of_kind(self, kind: Kind, degree: int) -> LayerParts:
+        """A layer of a kind, at a tensor-parallel degree, as computed."""
+        reduction_s = self._group.ring_s(stream_bytes(self._shape, self._batch), degree)
+        work = WORKS[kind](self._shape, self._batch, degree)
+        forward, backward_input, backward_weight = (
+            _of(self._rates, one, reduction_s) for one in (work.forward, work.backward_input, work.backward_weight)
+        )
+        if self._is_checkpointing and kind == "block":
+            return LayerParts(forward, forward, backward_input + backward_weight, TimeParts())
+        return LayerParts(forward, TimeParts(), backward_input, backward_weight)
+
+    def of_stage(self, layers: Layers, degree: int, kind: str) -> PassParts:
+        """F, I, W or B of a micro-batch through consecutive layers, as the profile has it, calibrated and refined."""
+        computed: dict[Kind, LayerParts] = {}
+        parts, again_s = TimeParts(), 0.0
+        for index in range(*layers):
+            what = self._kind(index)
+            if what not in computed:
+                computed[what] = self.of_kind(what, degree)
+            cost = next(one for one in self._profile.layers[index].costs if one.tensor_parallel == degree)
+            found = computed[what].of_pass(cost, kind)
+            parts, again_s = parts + found.parts, again_s + found.again_s
+        return PassParts(parts, again_s)
+
+    def _kind(self, index: int) -> Kind:
+        return "embedding" if index == 0 else "head" if index == len(self._profile.layers) - 1 else "block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +176,7 @@ class KindParts:
         kind: embedding, block or head; "all" is the model.
         layers: how many.
         tensor_parallel: the degree.
-        parts: of all of them together, as computed.
+        parts: of all of them together, as computed, recomputation included.
         profile_s: what the profile says; it differs where a calibration or a run has corrected it.
     """
 
@@ -62,29 +193,17 @@ def parts_of(profile: Profile) -> tuple[KindParts, ...]:
     Raises:
         InvalidInputError: the profile was not computed, or its model or GPU is not known (any more).
     """
-    told = profile.model
-    if profile.origin != "analytic" or profile.microbatch_size is None or profile.sequence_length is None:
-        raise InvalidInputError(
-            "the profile was not computed: what its times are made of is not known",
-            fix="explain a plan, or a profile of `rtk profile --analytic`",
-        )
-    device, known, form = gpu(str(told.get("gpu"))), known_model(str(told.get("name"))), form_of(told)
-    batch = MicrobatchShape(profile.microbatch_size, profile.sequence_length, form.dtype, software_of(told))
-    rates = rates_of(device, form.dtype, told.get("efficiency"), batch.software)
-    group = profile.network.intra_node or device.intra_node
+    computed = ComputedParts(profile)
     layers: dict[Kind, slice] = {"embedding": slice(0, 1), "block": slice(1, -1), "head": slice(-1, None)}
     found: list[KindParts] = []
     for degree in [cost.tensor_parallel for cost in profile.layers[0].costs]:
-        reduction_s, of_degree = group.ring_s(stream_bytes(known.shape, batch), degree), []
+        of_degree = []
         for kind, where in layers.items():
             alike = profile.layers[where]
-            work = WORKS[kind](known.shape, batch, degree)
-            again = work.forward if kind == "block" and form.checkpointing else Work()
-            passes = (work.forward, again, work.backward_input, work.backward_weight)
-            parts = _sum(len(alike), (_of(rates, one, reduction_s) for one in passes))
+            parts = computed.of_kind(kind, degree).whole * len(alike)
             costs = [cost for layer in alike for cost in layer.costs if cost.tensor_parallel == degree]
             of_degree.append(KindParts(kind, len(alike), degree, parts, sum(cost.work_s for cost in costs)))
-        whole = _sum(1, (one.parts for one in of_degree))
+        whole = sum((one.parts for one in of_degree), TimeParts())
         found += of_degree
         found.append(KindParts("all", len(profile.layers), degree, whole, sum(one.profile_s for one in of_degree)))
     return tuple(found)
@@ -95,13 +214,6 @@ def _of(rates: Rates, work: Work, reduction_s: float) -> TimeParts:
     return TimeParts(
         rates.matrix_s(work), rates.attention_s(work), moved_s, rates.gaps_s(work), work.reductions * reduction_s
     )
-
-
-def _sum(times: int, parts: Iterator[TimeParts]) -> TimeParts:
-    total = TimeParts(0.0, 0.0, 0.0, 0.0, 0.0)
-    for part in parts:
-        total = replace(total, **{one.name: getattr(total, one.name) + getattr(part, one.name) for one in fields(part)})
-    return TimeParts(*(times * getattr(total, one.name) for one in fields(total)))
 
 
 def words_of_parts(found: tuple[KindParts, ...]) -> str:

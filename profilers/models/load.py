@@ -20,6 +20,7 @@ from .model import (
     DEFAULT_SEQUENCE_LENGTH,
     TORCH_TYPES,
     Example,
+    LossInFloat32,
     ModelSize,
     UserModel,
     apply,
@@ -29,7 +30,6 @@ from .model import (
     in_type,
     line_in_file,
     load_user_model,
-    loss_in_float32,
     require_memory,
     seeded,
     token_example,
@@ -117,7 +117,7 @@ def _load_preset(
     return Model(
         name=name,
         layers=with_checkpoints(layers, range(1, len(layers) - 1)) if form.checkpointing else layers,
-        loss=loss_in_float32(language_model_loss),
+        loss=LossInFloat32(language_model_loss),
         microbatch_size=microbatch_size,
         sequence_length=sequence_length,
         vocabulary=preset.config.vocabulary,
@@ -176,7 +176,7 @@ def model_of(
     model = Model(
         name=name,
         layers=with_checkpoints(layers, blocks) if form.checkpointing else layers,
-        loss=loss_in_float32(user.loss or _default_loss),
+        loss=LossInFloat32(user.loss or default_loss),
         microbatch_size=microbatch_size,
         sequence_length=sequence_length,
         vocabulary=vocabulary,
@@ -274,7 +274,7 @@ def _in_type(example: Example, dtype: torch.dtype) -> Example:
     return converted
 
 
-def _default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def default_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Cross entropy of logits against whole numbers, mean squared error against others."""
     return F.mse_loss(output, target) if target.is_floating_point() else language_model_loss(output, target)
 

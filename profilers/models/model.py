@@ -253,14 +253,20 @@ def token_example(microbatch_size: int, sequence_length: int, vocabulary: int) -
     return example
 
 
-def loss_in_float32(loss: Loss) -> Loss:
+@dataclass(frozen=True, slots=True)
+class LossInFloat32:
     """A loss that is computed in float32 where the last layer's output is of a shorter type."""
 
-    def longer(one: Any) -> Any:
-        is_floating = isinstance(one, torch.Tensor) and one.is_floating_point()
-        return one.to(torch.promote_types(one.dtype, torch.float32)) if is_floating else one
+    loss: Loss
 
-    return lambda output, target: loss(tree_map(longer, output), target)
+    def __call__(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+        """As the loss."""
+        return self.loss(tree_map(_longer, output), target)
+
+
+def _longer(one: Any) -> Any:
+    is_floating = isinstance(one, torch.Tensor) and one.is_floating_point()
+    return one.to(torch.promote_types(one.dtype, torch.float32)) if is_floating else one
 
 
 def in_type(modules: Iterable[nn.Module], dtype: DataType) -> None:

@@ -20,6 +20,7 @@ from torch.utils._pytree import TreeSpec
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.profile import Connection
+from ...schemas.slices import TensorCut
 from ...schemas.text import with_article
 from .skeleton import Checkpointed, Stub
 
@@ -70,18 +71,8 @@ def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, ran
     cuts = check_share(layer, degree, plan)
     if degree == 1:
         return layer
-    # A deep copy takes what it is told for an object: narrow parameters for whole ones, and itself for what torch warns
-    # about when it is copied.
-    held = [value for module in layer.modules() for value in vars(module).values()]
-    instead: dict[int, Any] = {id(value): value for value in held if isinstance(value, TreeSpec)}
+    share = divided(layer, cuts, degree, rank, alone=True)
     for name, cut in cuts.items():
-        module = layer.get_submodule(name)
-        instead.update(_narrow(module, SIDE_BY_SIDE.get(name.rpartition(".")[2], 1), cut, degree, rank))
-    share = copy.deepcopy(layer, instead)
-    for holder, attribute in _counted(share, cuts):
-        setattr(holder, attribute, getattr(holder, attribute) // degree)
-    for name, cut in cuts.items():
-        _correct_sizes(share.get_submodule(name))
         if cut == "vocabulary":
             rows = share.get_submodule(name)
             if isinstance(rows, nn.Embedding):  # it has to know which rows it has
@@ -90,6 +81,50 @@ def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, ran
                     return own
                 share.set_submodule(name, own)
     return share
+
+
+def divided(layer: nn.Module, cuts: Mapping[str, Cut], degree: int, rank: int, alone: bool) -> nn.Module:
+    """A copy of a layer with the parameters that a rank holds, and the numbers of heads and sizes that go with them.
+
+    Args:
+        layer: stays as it is.
+        cuts: what `check_share` found.
+        degree: ranks of the group, more than 1.
+        rank: 0 to degree - 1.
+        alone: whether it is to compute without its group: what comes short is filled up with zeros, and biases of sums
+            are added by rank 0 only. Else each rank has such a bias, and the last ones may have fewer rows.
+    """
+    # A deep copy takes what it is told for an object: narrow parameters for whole ones, and itself for what torch warns
+    # about when it is copied.
+    held = [value for module in layer.modules() for value in vars(module).values()]
+    instead: dict[int, Any] = {id(value): value for value in held if isinstance(value, TreeSpec)}
+    for name, cut in cuts.items():
+        module = layer.get_submodule(name)
+        for kind, parameter in module.named_parameters(recurse=False):
+            own = _own_part(parameter.detach(), tensor_cut(name, module, cut, kind), degree, rank, alone)
+            instead[id(parameter)] = nn.Parameter(own, requires_grad=parameter.requires_grad)
+    share = copy.deepcopy(layer, instead)
+    for holder, attribute in _counted(share, cuts):
+        setattr(holder, attribute, getattr(holder, attribute) // degree)
+    for name in cuts:
+        _correct_sizes(share.get_submodule(name))
+    return share
+
+
+def tensor_cut(name: str, module: nn.Module, cut: Cut, kind: str) -> TensorCut | None:
+    """How a parameter of a module that is cut is divided; None for a bias of a sum, which is whole.
+
+    Args:
+        name: of the module within its layer.
+        module: whole.
+        cut: the module's.
+        kind: "weight" or "bias".
+    """
+    parts = SIDE_BY_SIDE.get(name.rpartition(".")[2], 1) if cut == "colwise" else 1
+    if kind != "weight" and cut == "rowwise":
+        return None
+    dimension = _dimensions(module)[cut] if kind == "weight" else 0
+    return TensorCut(dimension, module.get_parameter(kind).shape[dimension], parts)
 
 
 def check_share(layer: nn.Module, degree: int, plan: TensorParallelPlan | None) -> dict[str, Cut]:
@@ -105,7 +140,7 @@ def check_share(layer: nn.Module, degree: int, plan: TensorParallelPlan | None) 
         raise InvalidInputError(f"{degree} is no tensor-parallel degree", where="--tp", fix="give 1 or more")
     if degree == 1:
         return {}
-    cuts = _cuts(layer, plan)
+    cuts = cuts_of(layer, plan)
     # The degree has to divide what is cut, and parts must be summed within the layer.
     if ("colwise" in cuts.values()) != ("rowwise" in cuts.values()):
         alone, other = ("colwise", "rowwise") if "colwise" in cuts.values() else ("rowwise", "colwise")
@@ -148,7 +183,7 @@ def reduction_s(
     if degree == 1:
         return 0.0, 0.0
     forward = backward = 0
-    for name, cut in _cuts(layer, plan).items():
+    for name, cut in cuts_of(layer, plan).items():
         is_embedding = isinstance(layer.get_submodule(name), nn.Embedding)
         forward += cut == "rowwise" or (cut == "vocabulary" and is_embedding)
         backward += cut == "rowwise" or (cut == "vocabulary" and not is_embedding)
@@ -205,8 +240,12 @@ class VocabularyShare(nn.Module):
         return vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0)
 
 
-def _cuts(layer: nn.Module, plan: TensorParallelPlan | None) -> dict[str, Cut]:
-    """The modules of a layer that the plan cuts, by name."""
+def cuts_of(layer: nn.Module, plan: TensorParallelPlan | None) -> dict[str, Cut]:
+    """The modules of a layer that the plan cuts, by name, whatever the degree.
+
+    Raises:
+        InvalidInputError: there is no plan, or it does not suit the layer.
+    """
     if plan is None:
         raise InvalidInputError(
             "this model says no tensor-parallel plan",
@@ -265,31 +304,17 @@ def _counted(layer: nn.Module, cuts: Mapping[str, Cut], with_config: bool = Fals
                     yield holder, attribute
 
 
-def _narrow(module: nn.Module, parts: int, cut: Cut, degree: int, rank: int) -> Iterator[tuple[int, nn.Parameter]]:
-    """A rank's share of a module's parameters, by the identity of the whole ones."""
-    for kind, parameter in module.named_parameters(recurse=False):
-        whole = parameter.detach()
-        if kind == "weight":
-            own = _slice(whole, _dimensions(module)[cut], parts if cut == "colwise" else 1, degree, rank)
-        elif cut == "rowwise":
-            own = torch.zeros_like(whole) if rank else whole.clone()
-        else:
-            own = _slice(whole, 0, parts, degree, rank)
-        yield id(parameter), nn.Parameter(own, requires_grad=parameter.requires_grad)
-
-
-def _slice(whole: torch.Tensor, dimension: int, parts: int, degree: int, rank: int) -> torch.Tensor:
-    """A rank's share of each of the parts side by side along a dimension; where one comes short, zeros."""
+def _own_part(whole: torch.Tensor, cut: TensorCut | None, degree: int, rank: int, alone: bool) -> torch.Tensor:
+    """A rank's part of a parameter (`divided`)."""
+    if cut is None:
+        return torch.zeros_like(whole) if alone and rank else whole.clone()
     pieces = []
-    for part in whole.chunk(parts, dimension):
-        size = part.shape[dimension]
-        width = -(-size // degree)
-        first, stop = min(rank * width, size), min((rank + 1) * width, size)
-        missing = width - (stop - first)
+    for first, stop in cut.spans(degree, rank):
         # Pads are given from the last dimension backwards, two numbers each.
-        pads = [0, 0] * (whole.dim() - 1 - dimension) + [0, missing]
-        pieces.append(F.pad(part.narrow(dimension, first, stop - first), pads))
-    return torch.cat(pieces, dimension)
+        missing = cut.width(degree) - (stop - first) if alone else 0
+        pads = [0, 0] * (whole.dim() - 1 - cut.dimension) + [0, missing]
+        pieces.append(F.pad(whole.narrow(cut.dimension, first, stop - first), pads))
+    return torch.cat(pieces, cut.dimension)
 
 
 def _correct_sizes(module: Any) -> None:

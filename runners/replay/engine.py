@@ -229,7 +229,7 @@ class _Replay:
                 raise InvalidInputError(f"a moment at {early} comes after one at {late}", where="--trace")
             if until_s is not None and moment.time_s >= until_s:
                 break
-            if not moment.lost and not moment.came and moment.fleet == fleet:
+            if not (moment.lost or moment.came or moment.lost_gpus) and moment.fleet == fleet:
                 closes_s = moment.time_s  # nothing changes: the trace says how long it lasts
                 continue
             self._carry_out(steps, asked_s, moment.time_s)

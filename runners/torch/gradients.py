@@ -39,6 +39,7 @@ class FlatGradients:
         with_loss: whether the model ends here, and so has a loss.
         ties: by the layers of the model that share them, parameters whose gradients stand by themselves, for others
             sum them as well.
+        uncounted: parameters that norms leave out, for another rank counts them.
 
     Attributes:
         buffers: the flat buffers.
@@ -53,9 +54,11 @@ class FlatGradients:
         *,
         with_loss: bool,
         ties: Mapping[tuple[int, ...], Sequence[nn.Parameter]] = MappingProxyType({}),
+        uncounted: Collection[nn.Parameter] = frozenset(),
     ) -> None:
         self._held = held
         self._ties = ties
+        self._uncounted = uncounted
         self.buffers: list[torch.Tensor] = []
         self.buffer_views: list[list[tuple[nn.Module, str, torch.Tensor]]] = [[] for _ in layers]
         self._starts: list[list[int]] = []
@@ -63,6 +66,7 @@ class FlatGradients:
         self._views: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._scratch: dict[torch.dtype, torch.Tensor] = {}
         own = _owned(layers, itertools.chain.from_iterable(ties.values()))
+        self._parameters = [layer.parameters for layer in own]
         loss_type = own[-1].carrier(torch.float64) if with_loss else None
         types = {dtype for layer in own for dtype in layer.types()} | ({loss_type} if loss_type is not None else set())
         for dtype in sorted(types, key=str):
@@ -210,8 +214,14 @@ class FlatGradients:
 
     def _of_layer(self, layer: int) -> list[torch.Tensor]:
         """The gradients of one of the model's layers, and of what it is the first to share."""
+        place = self._held.place(layer)
+        if self._uncounted:
+            shared = (self._ties[layers] for layers in self._tied if layers[0] == layer)
+            parameters = itertools.chain(self._parameters[place], *shared)
+            views = dict(self._views)
+            return [views[one].flatten() for one in parameters if one not in self._uncounted]
         tied = (flats for layers, flats in self._tied.items() if layers[0] == layer)
-        return [*self._gradients[self._held.place(layer)], *itertools.chain.from_iterable(tied)]
+        return [*self._gradients[place], *itertools.chain.from_iterable(tied)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

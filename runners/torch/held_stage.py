@@ -14,6 +14,7 @@ from torch import nn
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ...schemas.resumption import layers_in
+from ...schemas.slices import CUT
 from ..resilience.protocol import StepTerms
 from ..training import SharedBuffers
 from .buffers import StageBuffers, copied, take_buffers
@@ -29,8 +30,8 @@ from .staging import HostStaging
 from .ties import Tie, tie, ties_of, trained_ties
 from .trees import NOTHING, Named, Tree, zero_gradient
 
-# What wrappers of torch put before a layer's names: `torch.compile`'s, and checkpoint_wrapper's.
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
+# What wrappers put before a layer's names: `torch.compile`'s, checkpoint_wrapper's, and those of layers that are cut.
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", f"{CUT}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +72,7 @@ class HeldStage:
         schedule: of the learning rates; None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
         further: the other ranges of layers to hold.
+        share: which of its worker's ranks this is, whose layers are cut: norms count what is whole at rank 0 only.
 
     Attributes:
         holds: all of them: ranges [first, stop), ascending, none next to another.
@@ -96,6 +98,7 @@ class HeldStage:
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
         further: Sequence[Layers] = (),
+        share: int = 0,
     ) -> None:
         require_precision(precision)
         ties = ties_of(layers) if ties is None else ties
@@ -109,8 +112,9 @@ class HeldStage:
         convert(kept, precision)
         shared = trained_ties(kept, self._layers, ties)
         self.stage = TorchStage(kept, loss if is_last else None, is_split, precision, is_first=0 in self._layers)
+        whole = {one for name, one in self.stage.layers.named_parameters() if f"{CUT}." not in name} if share else ()
         self.gradients = FlatGradients(
-            list(self.stage.layers), self._layers, self.device, with_loss=is_last, ties=shared
+            list(self.stage.layers), self._layers, self.device, with_loss=is_last, ties=shared, uncounted=whole
         )
         self._buffers = StageBuffers(self.stage.layers, self.gradients, buffers)
         self._stepping = StageOptimizer(optimizer, self.stage.parameters(), precision)

@@ -173,8 +173,9 @@ class Iteration:
         if not (self._step.everyone or is_needed):
             return Agreement(StepTerms(float(total), None, self.taken), self.loss, True)
         # Each number is told by one rank, so that the sum adds zeros to it: all have the same bits, however it is made.
+        # But squares of layers that are cut are told in parts, by all ranks of a worker.
         told = torch.zeros(2 * total + rank.model_layers, dtype=torch.float64)
-        for number, (loss, count) in self.losses.items():
+        for number, (loss, count) in self.losses.items() if rank.share == 0 else ():
             told[2 * number], told[2 * number + 1] = loss, count
         for layer, square in rank.held.squared_norms(rank.first_held).items():
             told[2 * total + layer] = square

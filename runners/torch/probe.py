@@ -24,7 +24,7 @@ from torch import distributed
 from ...schemas.conditions import Pair, pair_of
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.quantities import print_bytes
-from ..passes import Pass, groups_by_host
+from ..passes import Pass, groups_by_host, node_passes
 from .transport import PROBE_TAG, Sample, Transport
 
 # Silence for so long is a failure; the tests together take seconds.
@@ -419,11 +419,13 @@ class LinkReadings:
     Attributes:
         places: of each rank.
         exchange_s: by pair of ranks and by bytes, what a message took one way, once a repetition.
+        crowd_s: the same of pairs between two hosts, while all ranks of both exchanged.
         allreduce_s: by group of ranks and by bytes, what a sum took, once a repetition.
     """
 
     places: tuple[Place, ...]
     exchange_s: Mapping[Ends, Mapping[int, Sequence[float]]]
+    crowd_s: Mapping[Ends, Mapping[int, Sequence[float]]]
     allreduce_s: Mapping[Group, Mapping[int, Sequence[float]]]
 
 
@@ -449,20 +451,27 @@ def take_link_readings(
     """
     control = distributed.new_group(backend="gloo", timeout=SILENCE)
     places: tuple[Place, ...] = tuple(gathered(place_on(bench.device), control))
-    groups = groups_by_host([place.host for place in places])
+    hosts = [place.host for place in places]
+    groups, crowds = groups_by_host(hosts), node_passes(hosts)
     tests = _Tests(trials, bench, clock)
-    exchanges: list[tuple[Ends, BySize]] = []
+    alone: list[tuple[Ends, BySize]] = []
+    crowded: list[tuple[Ends, BySize]] = []
     sums: dict[Group, BySize] = {}
-    total = len(trials.passes) + len(groups)
+    total = len(trials.passes) + len(crowds) + len(groups)
     for done, pairs in enumerate(trials.passes):
         progress(done, total)
         distributed.barrier(group=control)
-        exchanges += tests.exchange(pairs)
-    for done, group in enumerate(groups, len(trials.passes)):
+        alone += tests.exchange(pairs)
+    for done, pairs in enumerate(crowds, len(trials.passes)):
+        progress(done, total)
+        crowded += tests.exchange(pairs, lambda: distributed.barrier(group=control))
+    for done, group in enumerate(groups, len(trials.passes) + len(crowds)):
         progress(done, total)
         distributed.barrier(group=control)
         sums |= tests.sum(group)
-    exchange_s = _merged(part for parts in gathered(exchanges, control) for part in parts)
+    exchange_s, crowd_s = (
+        _merged(part for parts in gathered(own, control) for part in parts) for own in (alone, crowded)
+    )
     all_sums = gathered(sums, control)
     allreduce_s = {}  # of each repetition the median over the ranks
     for group in groups:
@@ -470,7 +479,7 @@ def take_link_readings(
         allreduce_s[group] = {
             size: [median(times) for times in zip(*(one[size] for one in own), strict=True)] for size in own[0]
         }
-    return LinkReadings(places, exchange_s, allreduce_s)
+    return LinkReadings(places, exchange_s, crowd_s, allreduce_s)
 
 
 class _Tests:
@@ -481,14 +490,19 @@ class _Tests:
         self._sizes = trials.sizes_bytes or LINK_SIZES[bench.device.type]
         self._numbers = _numbers(max(self._sizes), bench.device)
 
-    def exchange(self, pairs: Pass) -> list[tuple[Ends, BySize]]:
-        """Messages between this rank and its other one in a pass; the first of both has what they took one way."""
+    def exchange(self, pairs: Pass, meet: Callable[[], None] = lambda: None) -> list[tuple[Ends, BySize]]:
+        """Messages between this rank and its other one in a pass; the first of both has what they took one way.
+
+        Before each of them all ranks `meet`, those without a pair as well.
+        """
         rank, message = distributed.get_rank(), self._numbers.view(torch.uint8)
         pair = next((pair for pair in pairs if rank in pair), None)
         if pair is None:
+            for _ in range(len(self._sizes) * (1 + self._repeat)):
+                meet()
             return []
         is_first, peer = rank == pair[0], pair[1] if rank == pair[0] else pair[0]
-        taken_s = self._timed(self._sizes, lambda size: self._bench.exchange(peer, message[:size], is_first))
+        taken_s = self._timed(self._sizes, lambda size: self._bench.exchange(peer, message[:size], is_first), meet)
         one_way_s = {size: [time_s / 2 for time_s in times_s] for size, times_s in taken_s.items()}
         return [(pair, one_way_s)] if is_first else []
 
@@ -501,11 +515,14 @@ class _Tests:
         taken_s = self._timed(counts, lambda count: self._bench.sum(self._numbers[:count], handle))
         return {group: {count * NUMBER_BYTES: times_s for count, times_s in taken_s.items()}}
 
-    def _timed(self, sizes: Iterable[int], do: Callable[[int], None]) -> BySize:
+    def _timed(
+        self, sizes: Iterable[int], do: Callable[[int], None], meet: Callable[[], None] = lambda: None
+    ) -> BySize:
         """What something takes at each size, once a repetition; the least, right before, lets all begin together."""
         taken_s: BySize = {size: [] for size in sizes}
         for number in range(1 + self._repeat):
             for size, times_s in taken_s.items():
+                meet()
                 do(1)
                 begin_s = self._clock()
                 do(size)

@@ -13,6 +13,7 @@ from ...schemas.timeline import Span
 from ..program import Compute, Instruction, Message, Pair, Program, Receive, computed_in, posting_order
 from ..simulator import name_of_operation, share_of
 from .held_stage import HeldStage
+from .layout import RankLayout
 from .transport import Tags, Transfers, Transport
 from .trees import Tree, floating, message_like, own_tensors
 
@@ -61,6 +62,8 @@ class Rank:
         delegated: the ranks that `transport` reaches by delegates.
         does_count: whether the loss says itself how much it counts, which most ranks cannot know before they agree.
         transfers: is told of all messages; it begins each iteration before the messages are announced.
+        share: which of its worker's ranks it is; rank 0 tells what all of them know.
+        layout: of all ranks, where workers are several; `number` and those in messages are workers' then.
     """
 
     program: Program
@@ -80,6 +83,8 @@ class Rank:
     delegated: frozenset[int] = frozenset()
     does_count: bool = False
     transfers: Transfers | None = None
+    share: int = 0
+    layout: RankLayout | None = None
 
     @property
     def plan(self) -> Plan:
@@ -99,7 +104,7 @@ class Rank:
     @property
     def everyone(self) -> tuple[int, ...]:
         """The group of all ranks."""
-        return tuple(range(len(self.program.workers)))
+        return tuple(range(len(self.program.workers) if self.layout is None else self.layout.size))
 
     @cached_property
     def fetched(self) -> tuple[Receive, ...]:

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, isfinite
 
 import torch
@@ -23,8 +23,10 @@ from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, Worker
+from ...schemas.protocols import LayerCuts
+from ...schemas.slices import TensorCut
 from ...schemas.timeline import Span, Timeline, memory_of_workers
-from ..program import Instruction, Send, Sending, lower
+from ..program import Instruction, Program, Send, Sending, lower
 from ..training import SharedBuffers
 from .boundaries import read, written, zeros
 from .data.provider import Batch as Batch
@@ -37,16 +39,19 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
+from .layout import GroupedTransport, RankLayout
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .precision import Precision
 from .rank import Rank, reads_of
+from .rank_group import RankGroup
+from .recut import State, recut
 from .refusals import Refusals
 from .schedules import Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
-from .ties import ties_of, trained_together
+from .ties import Tie, ties_of, trained_together
 from .transport import Transport
 from .trees import NOTHING, NamedInputs, Tree, on_tensors
 
@@ -79,6 +84,8 @@ class StepResult:
 class PlanRunner:
     """Executes a plan on the ranks of a torchrun job: rank r is the plan's r-th live worker.
 
+    Of a plan of several GPUs a worker, each worker is as many ranks, one after the other, which share its layers.
+
     Args:
         plan: a valid plan.
         layers: all layers of the model, equal on every rank; only this rank's stage is kept, on `device`.
@@ -95,9 +102,13 @@ class PlanRunner:
         fill: gives the layers [first, stop) their values where their parameters are on the meta device; of this rank's
             stage only.
         precision, schedule, buffers: as of `HeldStage`.
+        cuts: how the layers are shared by the ranks of a worker; for a plan of several GPUs a worker.
+
+    Attributes:
+        share: which of its worker's ranks this is.
 
     Raises:
-        InvalidInputError: the plan is not valid, or does not fit the model or the number of ranks.
+        InvalidInputError: the plan is not valid, or does not fit the model, its cuts or the number of ranks.
         RuntimeFailedError: (also from `step`) a connection to another rank broke.
     """
 
@@ -120,13 +131,17 @@ class PlanRunner:
         precision: Precision = "fp32",
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
+        cuts: LayerCuts | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
         program = lower(plan, trained_together(ties))
+        layout = RankLayout.of(program)
         self.plan = plan
-        self.rank = _rank_among(len(program.workers), rank, world_size)
-        self.worker = program.workers[self.rank]
+        self.rank = _rank_among(program, layout, rank, world_size)
+        self._number, self.share = layout.seats[self.rank]
+        self.worker = program.workers[self._number]
+        self._group = RankGroup(layout.degrees[self._number], self.share)
         self.device = torch.device(device)
         self.paced = paced
         self.seed = seed
@@ -134,15 +149,23 @@ class PlanRunner:
         self._taken = 0  # steps
         self.spans: list[Span] = []
         self._program = program
-        self._everyone = tuple(range(len(program.workers)))
+        self._layout = layout if layout.size > len(program.workers) else None
+        self._everyone = tuple(range(layout.size))
         self._store = environment_store() if store is None else store
-        self._refusals = Refusals(self._store, self.rank, len(program.workers), self.worker.name)
+        self._refusals = Refusals(self._store, self.rank, layout.size, self.worker.name)
         with self._refusals.telling():
             check_model(plan, layers)
+            if self._layout is not None:
+                check_cuts(plan, layers, cuts)
             self._named_inputs = NamedInputs(layers)
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
+            self._cuts: dict[str, TensorCut] = {}  # of what is shared, by names in the state
+            if cuts is not None:
+                loss = cuts.loss(loss, layers[-1], self._group)
+                ties = cut_ties(ties, layers, cuts) if self._group.degree > 1 else ties
+                layers = self._cut(layers, cuts)
             first, *further = plan.layers_of(self.worker)
             self._held = HeldStage(
                 layers,
@@ -151,17 +174,19 @@ class PlanRunner:
                 optimizer,
                 self.device,
                 is_last=self._is_last(self.worker),
-                is_split=splits_backward(program.instructions[self.rank]),
+                is_split=splits_backward(program.instructions[self._number]),
                 clip_norm=clip_norm,
                 ties=ties,
                 precision=precision,
                 schedule=schedule,
                 buffers=buffers,
                 further=further,
+                share=self.share,
             )
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
-        self._delegated = delegated_peers(transport, program, self.rank)
-        self._transport: Transport = self._connect(program.instructions[self.rank])
+        self._delegates: Delegates | None = None
+        self._delegated = delegated_peers(transport, program, self._number)
+        self._transport: Transport = self._connect(program.instructions[self._number])
         self._refusals.interrupt = self._transport.interrupt
         self._prepared: Rank | None = None
         self._origin_s = 0.0
@@ -174,7 +199,7 @@ class PlanRunner:
     @property
     def reads(self) -> tuple[int, ...]:
         """The micro-batches of which this rank needs something of the data, by global number, in the order of need."""
-        return reads_of(self._program, self.rank, bool(self._held.named_like))
+        return reads_of(self._program, self._number, bool(self._held.named_like))
 
     @property
     def gradients(self) -> FlatGradients:
@@ -213,7 +238,7 @@ class PlanRunner:
             self._prepared = self._prepared or self._prepare(data.batch)
             losses = evaluate(self._prepared, data, self.iteration)
         told = torch.zeros(2, data.microbatches, dtype=torch.float64)
-        for number, loss in losses.items():
+        for number, loss in losses.items() if self.share == 0 else ():
             told[:, number] = torch.tensor(loss, dtype=torch.float64)
         self._transport.all_reduce(self._everyone, told)
         sums, counts = told.tolist()
@@ -254,6 +279,29 @@ class PlanRunner:
         self.iteration += 1
         return run
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """This rank's training state: parameters, buffers and the optimizer's state by their names in the model.
+
+        References, of what the ranks of a worker share its slices; names are those of `HeldStage`.
+        """
+        self._held.prime_optimizer()
+        return self._held.state()
+
+    def load(self, sources: Sequence[State], iteration: int) -> None:
+        """Go on with the state of other ranks, between iterations.
+
+        Args:
+            sources: what `state` gave on all ranks of a worker, of this degree or another, in their order. They must
+                have this rank's layers, and may have more.
+            iteration: that comes next; as many steps were taken.
+
+        Raises:
+            InvalidInputError: something is missing, of another shape or type, or cannot be cut (`recut`).
+        """
+        names = list(self.state())
+        self._held.load(recut(sources, names, self._cuts, self._group.degree, self.share))
+        self.iteration = self._taken = iteration
+
     def timeline(self) -> Timeline | None:
         """The measured timeline of all ranks so far; collective, and returned on rank 0 (None elsewhere)."""
         packed = [(span.worker, span.op, span.start_s, span.end_s, span.iteration) for span in self.spans]
@@ -261,7 +309,7 @@ class PlanRunner:
         if self.rank:
             return None
         spans: list[Span] = []
-        for rank in self._everyone:
+        for rank in self._everyone if self._layout is None else self._layout.firsts:
             spans += (Span(*fields) for fields in json.loads(self._store.get(f"rtk/spans/{rank}")))
         first_s = min((span.start_s for span in spans), default=0.0)
         moved = (Span(s.worker, s.op, s.start_s - first_s, s.end_s - first_s, s.iteration) for s in spans)
@@ -271,42 +319,66 @@ class PlanRunner:
     def close(self) -> None:
         """Leave together with all other ranks, so that nobody takes an early end for a failure; collective."""
         meet(self._transport, self._everyone)
-        if isinstance(self._transport, Delegates):
-            self._transport.dismiss()  # connections stay: others may not have noticed yet that all are here
+        if self._delegates is not None:
+            self._delegates.dismiss()  # connections stay: others may not have noticed yet that all are here
 
     def reports_loss(self) -> bool:
         """Whether this rank is the one, of those that know the loss, that should report it."""
         last = next(worker for worker in self._program.workers if self._is_last(worker))
-        return self.worker.name == last.name
+        return self.worker.name == last.name and self.share == 0
 
     def _is_last(self, worker: Worker) -> bool:
         """Whether a worker holds the model's last layer."""
         return self.plan.stages_of(worker)[-1].layers[1] == self.plan.total_layers()
 
+    def _cut(self, layers: Sequence[nn.Module], cuts: LayerCuts) -> list[nn.Module]:
+        """The layers, of those of this worker what this rank has of them; the whole ones are not kept."""
+        found = list(layers)
+        for own in self.plan.layers_of(self.worker):
+            for number in range(*own):
+                self._cuts |= {f"{number}.{name}": one for name, one in cuts.tensors(found[number]).items()}
+                found[number] = cuts.cut(found[number], self._group)
+        return found
+
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
-        groups = {self._everyone, *groups_of(instructions)}
+        groups = groups_of(instructions)
+        peers, pairs = self._delegated, channels(self._program)
+        if self._layout is not None:
+            own = self._layout.ranks_of(self._number)
+            groups = {self._layout.group_of(self.rank, group) for group in groups} | {own}
+            peers = self._layout.partners_of(self.rank, sorted(peers))
+            pairs = self._layout.channels(pairs)
+        groups.add(self._everyone)
         if self.device.type == "cuda" and has_gpu_of_its_own():
-            nccl = NcclTransport(self._store, self.rank, groups, channels(self._program), self.device)
+            nccl = NcclTransport(self._store, self.rank, groups, pairs, self.device)
             direct = self._behind_links(nccl)
-            carrier = self._behind_links(self._gloo(set())) if self._delegated else direct
+            carrier = self._behind_links(self._gloo(set())) if peers else direct
         else:
             direct = carrier = self._behind_links(self._gloo(groups))
-        if not self._delegated:
+        if peers:
+            stall_s = stall_limit_s(self._program)
+            self._delegates = Delegates(direct, carrier, peers, staging=HostStaging.of(self.device), stall_s=stall_s)
+            direct = self._delegates
+        if self._layout is None:
             return direct
-        stall_s = stall_limit_s(self._program)
-        return Delegates(direct, carrier, self._delegated, staging=HostStaging.of(self.device), stall_s=stall_s)
+        inner = direct
+        self._group.reduce = lambda tensor: inner.all_reduce(own, tensor)
+        return GroupedTransport(inner, self._layout, self.rank)
 
     def _gloo(self, groups: set[tuple[int, ...]]) -> Transport:
         return GlooTransport(self._store, self.rank, len(self._everyone), groups, connect_limit=SILENCE)
 
     def _behind_links(self, transport: Transport) -> Transport:
         """A paced run's links are as slow as the plan says."""
-        sends = [one for one in self._program.instructions[self.rank] if isinstance(one, Send) and one.delay_s]
-        return (
-            DelayedTransport(transport, slowest_links((one.to, one.delay_s) for one in sends))
-            if self.paced
-            else transport
-        )
+        if not self.paced:
+            return transport
+        sends = [one for one in self._program.instructions[self._number] if isinstance(one, Send) and one.delay_s]
+        delays_s = [(rank, one.delay_s) for one in sends for rank in self._targets(one.to)]
+        return DelayedTransport(transport, slowest_links(delays_s))
+
+    def _targets(self, worker: int) -> tuple[int, ...]:
+        """The ranks of a worker to which this one sends."""
+        return (worker,) if self._layout is None else self._layout.targets_of(self.rank, worker)
 
     def _prepare(self, batch: Batch) -> Rank:
         """Learn the shapes of what this rank's stages take, warm everything up, and agree on a common clock.
@@ -340,7 +412,7 @@ class PlanRunner:
         self._origin_s = origin_s if host == socket.gethostname() else time.perf_counter()
         return Rank(
             self._program,
-            self.rank,
+            self._number,
             self._held,
             self._transport,
             like_at=likes.__getitem__,
@@ -350,6 +422,8 @@ class PlanRunner:
             seed=self.seed,
             delegated=self._delegated,
             does_count=json.loads(self._store.get("rtk/does_count")),
+            share=self.share,
+            layout=self._layout,
         )
 
     def now_s(self) -> float:
@@ -369,15 +443,52 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
             )
 
 
-def _rank_among(workers: int, rank: int | None, world_size: int | None) -> int:
-    """This process's rank, in a job of as many processes as there are live workers."""
-    found = _environment("RANK", workers) if rank is None else rank
-    processes = _environment("WORLD_SIZE", workers) if world_size is None else world_size
-    if processes != workers:
+def check_cuts(plan: Plan, layers: Sequence[nn.Module], cuts: LayerCuts | None) -> None:
+    """Raise InvalidInputError unless the layers can be shared by as many ranks as the plan's stages have GPUs."""
+    for t, template in enumerate(plan.templates):
+        for i, stage in enumerate(template.stages):
+            if stage.tensor_parallel > 1 and cuts is None:
+                raise InvalidInputError(
+                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs, and nothing says how its "
+                    "layers are cut",
+                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
+                    fix="give PlanRunner cuts=ModelCuts({...}), or plan with --tensor-parallel 1",
+                )
+            if cuts is not None:
+                cuts.check(layers[slice(*stage.layers)], stage.tensor_parallel)
+
+
+def cut_ties(ties: Sequence[Tie], layers: Sequence[nn.Module], cuts: LayerCuts) -> tuple[Tie, ...]:
+    """Ties of whole layers by the names that their parameters have in layers that are cut.
+
+    Raises:
+        InvalidInputError: a parameter is cut in one of its places and whole in another.
+    """
+    found = []
+    for one in ties:
+        places = tuple((layer, cuts.name_in_cut(layers[layer], name)) for layer, name in one.places)
+        are_cut = {new != old for new, old in zip(places, one.places, strict=True)}
+        if len(are_cut) > 1:
+            raise InvalidInputError(
+                f"layers {one.layers} share {one.places[0][1]} (tied weights), cut in one of them and whole in another",
+                where="the tensor-parallel plan",
+                fix="cut an embedding and its tied head by vocabulary, both or neither",
+            )
+        found.append(replace(one, places=places))
+    return tuple(found)
+
+
+def _rank_among(program: Program, layout: RankLayout, rank: int | None, world_size: int | None) -> int:
+    """This process's rank, in a job of as many processes as live workers have ranks."""
+    found = _environment("RANK", layout.size) if rank is None else rank
+    processes = _environment("WORLD_SIZE", layout.size) if world_size is None else world_size
+    if processes != layout.size:
+        workers = len(program.workers)
+        gpus = "" if layout.size == workers else f" on {layout.size} GPUs"
         raise InvalidInputError(
-            f"the plan has {workers} live workers, this job has {processes} processes",
+            f"the plan has {workers} live workers{gpus}, this job has {processes} processes",
             where="WORLD_SIZE",
-            fix=f"start it with torchrun --nproc-per-node {workers}, or without torchrun",
+            fix=f"start it with torchrun --nproc-per-node {layout.size}, or without torchrun",
         )
     return found
 

@@ -141,7 +141,7 @@ def of_nodes(
         elif event.link is not None:
             ends = (_node(worker, worker_nodes, one.where) for worker in event.link.split("-"))
             event = replace(event, link=None, node=next(ends), peer=next(ends))
-        elif event.peer is None and event.kind != "slow_compute":
+        elif event.peer is None and event.gpu is None and event.kind != "slow_compute":
             troubles.pop(event.node or "", None)
         yield Told(event, one.where)
 

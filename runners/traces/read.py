@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
+from typing import ClassVar
 
 from ...schemas.documents import to_tree
 from ...schemas.errors import InvalidInputError
 from ...schemas.files import STANDARD_STREAM, written
-from ...schemas.replay import Fleet, Moment, NodePair
+from ...schemas.replay import Fleet, Gpu, Moment, NodePair
 from ...schemas.text import did_you_mean
-from ...schemas.trace import TraceEvent, print_event
+from ...schemas.trace import DEADLY, TraceEvent, print_event
 from .files import Source, Told, source_at
 from .formats import (
     SLOW_FAULTS,
@@ -52,6 +53,7 @@ class TraceOptions:
         iteration_time_s: for events by iteration.
         worker_nodes: the node of each worker k/i, for events of workers and of links between them.
         usual_link_s: what a message between two nodes takes where nothing is slow, for links slow by a factor.
+        gpus_per_node: of every node, so that faults of others are refused; None: nobody knows.
     """
 
     format: str | None = None
@@ -62,6 +64,14 @@ class TraceOptions:
     iteration_time_s: float | None = None
     worker_nodes: Mapping[str, str] | None = None
     usual_link_s: float = 0.0
+    gpus_per_node: int | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"gpus_per_node"})  # digests of questions stay as they were
+
+    @property
+    def ledger(self) -> "Ledger":
+        """An empty one, for traces that are read so."""
+        return Ledger(self.usual_link_s, self.gpus_per_node)
 
 
 def reading_of(
@@ -84,7 +94,7 @@ def read_moments(path: str, reading: TraceOptions | None = None) -> Iterator[Mom
         InvalidInputError: it is no trace; says file and line, or which item.
     """
     reading = reading or TraceOptions()
-    return moments(_read(path, reading), reading.usual_link_s)
+    return moments(_read(path, reading), reading.ledger)
 
 
 def read_events(path: str, reading: TraceOptions | None = None) -> Iterator[Told]:
@@ -93,7 +103,7 @@ def read_events(path: str, reading: TraceOptions | None = None) -> Iterator[Told
     Args and errors are those of `read_moments`, which makes moments of these.
     """
     reading = reading or TraceOptions()
-    return checked(_read(path, reading), reading.usual_link_s)
+    return checked(_read(path, reading), reading.ledger)
 
 
 def _read(path: str, reading: TraceOptions) -> Iterator[Told]:
@@ -147,16 +157,18 @@ class Ledger:
     """The state of a cluster while its trace is read.
 
     It grows with the nodes that were ever there, not with the events. A link is slow whoever is at its ends; a node
-    that comes back is well.
+    that comes back is well, and has all its GPUs.
 
     Args:
         usual_link_s: what a message between two nodes takes where nothing is slow, for slow links by a factor.
+        gpus_per_node: of every node; None: nobody knows.
     """
 
-    def __init__(self, usual_link_s: float = 0.0) -> None:
-        self._usual_link_s = usual_link_s
+    def __init__(self, usual_link_s: float = 0.0, gpus_per_node: int | None = None) -> None:
+        self._usual_link_s, self._gpus_per_node = usual_link_s, gpus_per_node
         self._nodes: dict[str, None] = {}
         self._gone: set[str] = set()
+        self._dead: dict[str, set[int]] = {}
         self._slow: dict[str, float] = {}
         self._slow_links: dict[NodePair, float] = {}
         self._now_s = -math.inf
@@ -166,10 +178,15 @@ class Ledger:
         """Whether a node is there."""
         return node in self._nodes
 
+    def dead(self, node: str) -> frozenset[int]:
+        """The GPUs that a node lacks."""
+        return frozenset(self._dead.get(node, ()))
+
     def fleet(self) -> Fleet:
         """As it is now."""
         links = {pair: takes_s for pair, takes_s in self._slow_links.items() if self._nodes.keys() >= set(pair)}
-        return Fleet(tuple(self._nodes), dict(self._slow), links)
+        dead = {node: tuple(sorted(gpus)) for node, gpus in sorted(self._dead.items())}
+        return Fleet(tuple(self._nodes), dict(self._slow), links, dead_gpus=dead)
 
     def take(self, one: Told) -> None:
         """Let the next event happen.
@@ -192,6 +209,8 @@ class Ledger:
         assert event.node is not None
         if event.peer is not None:
             self._change_link(event, (event.node, event.peer), one.where)
+        elif event.gpu is not None:
+            self._change_gpu(event, event.node, event.gpu, one.where)
         else:
             self._change_node(event, event.node, one.where)
 
@@ -211,6 +230,7 @@ class Ledger:
             del self._nodes[node]
             self._gone.add(node)
             self._slow.pop(node, None)
+            self._dead.pop(node, None)
         elif event.kind == "slow_compute":
             self._require(node, "slow", where)
             if event.factor is None or event.factor <= 1:
@@ -226,6 +246,26 @@ class Ledger:
             self._require(node, "well again", where)
             if self._slow.pop(node, None) is None:
                 raise InvalidInputError(f"{node} recovers, but is well", where=where, fix="remove the event")
+
+    def _change_gpu(self, event: TraceEvent, node: str, gpu: int, where: str) -> None:
+        """One of a node's GPUs dies or is repaired; a node that is whole again counts as the one that came last."""
+        self._require(node, "short of a GPU", where)
+        if self._gpus_per_node is not None and gpu >= self._gpus_per_node:
+            has = f"has the GPUs 0 to {self._gpus_per_node - 1}" if self._gpus_per_node > 1 else "has only the GPU 0"
+            raise InvalidInputError(
+                f"there is no GPU {gpu} in {node}, which {has}",
+                where=f"{where}, gpu",
+                fix="count from 0, or say how many GPUs a node has (--cluster)",
+            )
+        dead = self._dead.get(node, set())
+        dies = event.kind in DEADLY
+        if dies == (gpu in dead):
+            state = "is dead already" if dies else "is well"
+            raise InvalidInputError(f"GPU {gpu} of {node} {state}", where=where, fix="remove the event")
+        self._dead[node] = dead ^ {gpu}
+        if not self._dead[node]:
+            del self._dead[node], self._nodes[node]
+            self._nodes[node] = None
 
     def _require(self, node: str, becomes: str, where: str) -> None:
         if node in self._nodes:
@@ -258,9 +298,9 @@ class Ledger:
             )
 
 
-def checked(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Told]:
-    """Events as they come, each of which can have happened."""
-    ledger = Ledger(usual_link_s)
+def checked(found: Iterable[Told], ledger: Ledger | None = None) -> Iterator[Told]:
+    """Events as they come, each of which can have happened by an empty ledger."""
+    ledger = ledger or Ledger()
     for one in found:
         ledger.take(one)
         yield one
@@ -269,25 +309,25 @@ def checked(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Told]:
 # Events become moments: what a policy is asked about.
 
 
-def moments(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Moment]:
+def moments(found: Iterable[Told], ledger: Ledger | None = None) -> Iterator[Moment]:
     """The moments of a trace, one for all events of a time.
 
     The first one, at the first event's time, has the fleet after all events of that time, and nobody as lost or come.
     A node that goes and comes back in the same instant is both lost and come (it lost what it held); one that comes and
-    goes was never there. Events that change nothing for the nodes that are there are no moments; the end of the trace
-    is one, with the fleet of the moment before and nobody lost or come.
+    goes was never there; so with the GPUs of nodes that stay. Events that change nothing for the nodes that are there
+    are no moments; the end of the trace is one, with the fleet of the moment before and nobody lost or come.
 
     Args:
         found: events in time order.
-        usual_link_s: what a message between two nodes takes where nothing is slow.
+        ledger: that is kept, empty yet; None: one that knows nothing of links and GPUs.
 
     Raises:
         InvalidInputError: an event cannot have happened; there are none, or no nodes are there at the beginning.
     """
-    ledger, failures = Ledger(usual_link_s), 0
+    ledger, failures = ledger or Ledger(), 0
     before: Fleet | None = None
     for time_s, group in groupby(found, key=_time_s):
-        lost, came, is_end, where = _pass(ledger, group)
+        changed, where = _pass(ledger, group)
         fleet = ledger.fleet()
         if before is None:
             if not fleet.nodes:
@@ -297,10 +337,10 @@ def moments(found: Iterable[Told], usual_link_s: float = 0.0) -> Iterator[Moment
                     fix="say which there are at the start (--nodes or --cluster)",
                 )
             yield Moment(time_s, fleet)
-        elif lost or came or fleet != before:
-            failures += bool(lost)
-            yield Moment(time_s, fleet, lost, came, failures)
-        elif is_end:
+        elif changed.is_any or fleet != before:
+            failures += bool(changed.lost or changed.lost_gpus)
+            yield replace(changed.moment(time_s, fleet), failures=failures)
+        elif changed.is_end:
             fleet = before
             yield Moment(time_s, before, failures=failures)
         before = fleet
@@ -324,23 +364,66 @@ def from_start(found: Iterable[Told], nodes: Iterable[str] = ()) -> Iterator[Tol
         yield Told(replace(one.event, time_s=round(_time_s(one) - start_s, 6)), one.where) if start_s else one
 
 
-def _pass(ledger: Ledger, group: Iterable[Told]) -> tuple[tuple[str, ...], tuple[str, ...], bool, str]:
-    """Let an instant's events happen: who is lost, who has come, whether it is the end, and where the last stands."""
-    lost: dict[str, None] = {}
-    came: dict[str, None] = {}
-    is_end, where = False, ""
+@dataclass
+class _Changes:
+    """Who is lost, and who has come, in an instant, in the order in which that happened; and whether it is the end."""
+
+    lost: dict[str, None] = field(default_factory=dict)
+    came: dict[str, None] = field(default_factory=dict)
+    lost_gpus: dict[Gpu, None] = field(default_factory=dict)
+    came_gpus: dict[Gpu, None] = field(default_factory=dict)
+    is_end: bool = False
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anybody is lost or has come."""
+        return bool(self.lost or self.came or self.lost_gpus or self.came_gpus)
+
+    def note_node(self, node: str, was_there: bool, is_there: bool) -> None:
+        """An event has happened to a node as a whole."""
+        if was_there and not is_there:
+            for gpus in (self.lost_gpus, self.came_gpus):
+                for gpu in [gpu for gpu in gpus if gpu[0] == node]:
+                    del gpus[gpu]
+            if node in self.came:
+                del self.came[node]
+            else:
+                self.lost[node] = None
+        elif is_there and not was_there:
+            self.came[node] = None
+
+    def note_gpu(self, gpu: Gpu, was_dead: bool) -> None:
+        """An event has happened to a GPU of a node that is there; one that comes and goes was never there."""
+        if gpu[0] in self.came:
+            return
+        if was_dead:
+            self.came_gpus[gpu] = None
+        elif gpu in self.came_gpus and gpu not in self.lost_gpus:
+            del self.came_gpus[gpu]
+        else:
+            self.came_gpus.pop(gpu, None)
+            self.lost_gpus[gpu] = None
+
+    def moment(self, time_s: float, fleet: Fleet) -> Moment:
+        """What a policy is told of them."""
+        found = (tuple(one) for one in (self.lost, self.came, self.lost_gpus, self.came_gpus))
+        lost, came, lost_gpus, came_gpus = found
+        return Moment(time_s, fleet, lost, came, lost_gpus=lost_gpus, came_gpus=came_gpus)
+
+
+def _pass(ledger: Ledger, group: Iterable[Told]) -> tuple[_Changes, str]:
+    """Let an instant's events happen: what they change, and where the last one stands."""
+    found, where = _Changes(), ""
     for one in group:
-        is_there = one.event.node in ledger
+        node, gpu = one.event.node or "", one.event.gpu
+        was_there, was_dead = node in ledger, gpu in ledger.dead(node)
         ledger.take(one)
-        is_end, where = one.event.kind == "end", one.where
-        node = one.event.node or ""
-        if is_there and node not in ledger and node not in came:
-            lost[node] = None
-        elif is_there and node not in ledger:
-            del came[node]
-        elif not is_there and node in ledger:
-            came[node] = None
-    return tuple(lost), tuple(came), is_end, where
+        found.is_end, where = one.event.kind == "end", one.where
+        if gpu is None:
+            found.note_node(node, was_there, node in ledger)
+        else:
+            found.note_gpu((node, gpu), was_dead)
+    return found, where
 
 
 def _time_s(one: Told) -> float:
@@ -353,7 +436,7 @@ def _time_s(one: Told) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """A trace in numbers; times without a loss are between two moments at which nodes were lost.
+    """A trace in numbers; times without a loss are between two moments at which nodes, or GPUs of some, were lost.
 
     Attributes:
         lasts_s: from the first nodes to the end.
@@ -362,11 +445,13 @@ class Summary:
         nodes_max: the most.
         nodes_mean: over time.
         events: by kind; the nodes that are there at the start have a `join` each.
-        failures: moments at which nodes were lost.
+        failures: moments at which nodes were lost, or GPUs.
         nodes_lost: all in all; one that is lost twice counts twice.
         distinct_nodes_lost: one that is lost twice counts once.
         most_lost_at_once: in one moment.
         most_slow_at_once: nodes.
+        gpus_lost: of nodes that stayed; one that is lost twice counts twice.
+        most_dead_gpus: at once, of nodes that are there.
         mean_time_between_failures_s: lasts_s by failures; None where there are none.
         longest_without_loss_s: the longest time between losses, the start and the end.
     """
@@ -384,14 +469,16 @@ class Summary:
     most_slow_at_once: int
     mean_time_between_failures_s: float | None
     longest_without_loss_s: float
+    gpus_lost: int = 0
+    most_dead_gpus: int = 0
 
 
-def summary_of(found: Iterable[Told], usual_link_s: float = 0.0) -> Summary:
+def summary_of(found: Iterable[Told], ledger: Ledger | None = None) -> Summary:
     """The numbers of a trace, read once and not held.
 
     Args:
         found: events from 0 on, in time order.
-        usual_link_s: what a message between two nodes takes where nothing is slow.
+        ledger: as for `moments`.
 
     Raises:
         InvalidInputError: an event cannot have happened.
@@ -403,7 +490,7 @@ def summary_of(found: Iterable[Told], usual_link_s: float = 0.0) -> Summary:
             kinds[one.event.kind] += 1
             yield one
 
-    passing = moments(counted(), usual_link_s)
+    passing = moments(counted(), ledger)
     tally = TraceCounter(next(passing))
     for moment in passing:
         tally.note(moment)
@@ -423,7 +510,8 @@ class TraceCounter:
         self._at_start = self._min = self._max = nodes
         self._most_slow = len(first.fleet.slow)
         self._lost: Counter[str] = Counter()
-        self._most_lost = 0
+        self._most_lost = self._gpus_lost = 0
+        self._most_dead = first.fleet.dead_gpu_count
         self._node_s = self._loss_s = self._longest_s = 0.0
 
     def note(self, moment: Moment) -> None:
@@ -434,7 +522,9 @@ class TraceCounter:
         self._max = max(self._max, len(moment.fleet.nodes))
         self._most_slow = max(self._most_slow, len(moment.fleet.slow))
         self._longest_s = max(self._longest_s, moment.time_s - self._loss_s)
-        if moment.lost:
+        self._gpus_lost += len(moment.lost_gpus)
+        self._most_dead = max(self._most_dead, moment.fleet.dead_gpu_count)
+        if moment.lost or moment.lost_gpus:
             self._loss_s = moment.time_s
             self._lost.update(moment.lost)
             self._most_lost = max(self._most_lost, len(moment.lost))
@@ -463,13 +553,15 @@ class TraceCounter:
             most_slow_at_once=self._most_slow,
             mean_time_between_failures_s=lasts_s / failures if failures else None,
             longest_without_loss_s=self._longest_s,
+            gpus_lost=self._gpus_lost,
+            most_dead_gpus=self._most_dead,
         )
 
 
 # Writing a trace event by event.
 
 
-COLUMNS = ("time_s", "kind", "node", "peer", "factor", "delay_s")  # of events by time and of nodes
+COLUMNS = ("time_s", "kind", "node", "peer", "factor", "delay_s", "gpu")  # of events by time and of nodes
 
 
 def write_events(path: str, events: Iterable[TraceEvent]) -> int:

@@ -1,18 +1,20 @@
 """Traces with plain arguments: what `rtk trace …` calls, and what Python calls.
 
-Generated traces are of nodes that fail and are repaired, racks that fail as a whole, slow episodes of nodes and links.
-Everything is a renewal process: a time until it begins, a time that it lasts, and again, each drawn anew; at 0 all
-nodes are new. Each node, rack and link has random numbers of its own, so adding nodes leaves what happens to the others
-as it was, and so does adding slow episodes to failures.
+Generated traces are of nodes that fail and are repaired, racks that fail as a whole, single GPUs, slow episodes of
+nodes and links. Everything is a renewal process: a time until it begins, a time that it lasts, and again, each drawn
+anew; at 0 all nodes are new. Each node, rack, GPU and link has random numbers of its own, so adding nodes leaves what
+happens to the others as it was, and so does adding faults of GPUs, or slow episodes, to failures.
 """
 
 import heapq
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ...schemas.degrees import MOST_GPUS
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import MOST_NODES
 from ...schemas.quantities import parse_time_s, print_time
@@ -96,6 +98,14 @@ class Racks:
 
 
 @dataclass(frozen=True)
+class FailingGpus:
+    """GPUs that fail one by one while their node goes on: so many of each node."""
+
+    per_node: int
+    failing: Renewal
+
+
+@dataclass(frozen=True)
 class SlowNodes:
     """Episodes in which a node's operations take `factor` times as long."""
 
@@ -123,6 +133,7 @@ class FaultScenario:
         slow_nodes: None: nodes are never slow.
         slow_links: None: links are never slow.
         seed: of everything.
+        gpus: None: no GPU fails but with its node.
 
     Raises:
         InvalidInputError: a number is not one that it can be.
@@ -135,6 +146,9 @@ class FaultScenario:
     slow_nodes: SlowNodes | None = None
     slow_links: SlowLinkEpisodes | None = None
     seed: int = 0
+    gpus: FailingGpus | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"gpus"})  # digests of questions stay as they were
 
     def __post_init__(self) -> None:
         _require(self.nodes >= 1, f"{self.nodes} nodes are no cluster", "give at least one node")
@@ -146,6 +160,9 @@ class FaultScenario:
         )
         if self.racks is not None:
             _require(self.racks.size >= 1, f"a rack of {self.racks.size} nodes", "put at least one node into a rack")
+        if self.gpus is not None:
+            gpus = self.gpus.per_node
+            _require(1 <= gpus <= MOST_GPUS, f"{gpus} GPUs of a node", f"give 1 to {MOST_GPUS}")
         if self.slow_nodes is not None:
             factor = self.slow_nodes.factor
             _require(1 < factor < LARGEST_FACTOR, f"a slow node's factor cannot be {factor:g}", "give one such as 1.5")
@@ -160,15 +177,21 @@ def generate(recipe: FaultScenario) -> Iterator[TraceEvent]:
     """The events of a generated trace, in time order and one after the other, however long it is.
 
     It begins with all nodes, which come at 0, and ends with its `end`. A node whose rack fails while it is down is back
-    when both are repaired. Who fails while slow is well afterwards, and nobody becomes slow who is down.
+    when both are repaired. Who fails while slow is well afterwards, and nobody becomes slow who is down; so it is with
+    GPUs: a node that fails comes back with all of them.
     """
     from numpy.random import SeedSequence
 
     names = [f"node{number}" for number in range(1, recipe.nodes + 1)]
-    of_nodes, of_racks, of_links = SeedSequence(recipe.seed).spawn(3)
+    of_nodes, of_racks, of_links, of_gpus = SeedSequence(recipe.seed).spawn(4)
     own, rack_seeds = of_nodes.spawn(recipe.nodes), of_racks.spawn(recipe.nodes)
     size = recipe.racks.size if recipe.racks is not None else 1
     streams = [_node_events(recipe, name, own[number], rack_seeds[number // size]) for number, name in enumerate(names)]
+    if recipe.gpus is not None:
+        for number, seed in enumerate(of_gpus.spawn(recipe.nodes)):
+            downs = partial(_downs, recipe, own[number], rack_seeds[number // size])
+            each = enumerate(seed.spawn(recipe.gpus.per_node))
+            streams += [_gpu_events(recipe.gpus, names[number], gpu, own_seed, downs()) for gpu, own_seed in each]
     if recipe.slow_links is not None:
         pairs = zip(names, names[1:], of_links.spawn(recipe.nodes), strict=False)
         streams += [_link_events(recipe.slow_links, one, other, seed) for one, other, seed in pairs]
@@ -181,17 +204,41 @@ def _node_events(
     recipe: FaultScenario, name: str, own: "SeedSequence", of_rack: "SeedSequence"
 ) -> Iterator[TraceEvent]:
     """What happens to a node, without an end."""
-    of_failing, of_slowness = own.spawn(2)
-    downs = [] if recipe.failing is None else [_intervals(recipe.failing, of_failing)]
-    if recipe.racks is not None:
-        downs.append(_intervals(recipe.racks.failing, of_rack))
     slow = recipe.slow_nodes
-    episodes = iter(()) if slow is None else _intervals(slow.episodes, of_slowness)
+    episodes = iter(()) if slow is None else _intervals(slow.episodes, _spawned(own)[1])
     marked = heapq.merge(
-        ((start, end, True) for start, end in _united(heapq.merge(*downs))),
+        ((start, end, True) for start, end in _downs(recipe, own, of_rack)),
         ((start, end, False) for start, end in episodes),
     )
     return _alternating(name, marked, 1.0 if slow is None else slow.factor)
+
+
+def _downs(recipe: FaultScenario, own: "SeedSequence", of_rack: "SeedSequence") -> Iterator[Interval]:
+    """From when to when a node is down, by itself or with its rack; the same whenever it is asked."""
+    downs = [] if recipe.failing is None else [_intervals(recipe.failing, _spawned(own)[0])]
+    if recipe.racks is not None:
+        downs.append(_intervals(recipe.racks.failing, of_rack))
+    return _united(heapq.merge(*downs))
+
+
+def _spawned(own: "SeedSequence") -> list["SeedSequence"]:
+    """The seeds of a node's failures and of its slow episodes; a sequence spawns others each time it is asked."""
+    return type(own)(own.entropy, spawn_key=own.spawn_key).spawn(2)
+
+
+def _gpu_events(
+    gpus: FailingGpus, node: str, gpu: int, seed: "SeedSequence", downs: Iterator[Interval]
+) -> Iterator[TraceEvent]:
+    """What happens to a GPU while its node is up: it fails, and is repaired, unless its node fails before."""
+    down = next(downs, (math.inf, math.inf))
+    for start, end in _intervals(gpus.failing, seed):
+        while down[1] <= start:
+            down = next(downs, (math.inf, math.inf))
+        if down[0] <= start:
+            continue
+        yield TraceEvent("fail", time_s=start, node=node, gpu=gpu)
+        if end < down[0]:
+            yield TraceEvent("join", time_s=end, node=node, gpu=gpu)
 
 
 def _alternating(name: str, marked: Iterable[tuple[float, float, bool]], factor: float) -> Iterator[TraceEvent]:
@@ -281,6 +328,9 @@ def recipe_of(
     slow_link_every: str | None = None,
     slow_link_lasts: str = EPISODE,
     slow_link_delay: str = DELAY,
+    gpus_per_node: int | None = None,
+    gpu_mtbf: str | None = None,
+    gpu_repair: str | None = None,
 ) -> FaultScenario:
     """What is to happen, by what `rtk trace generate` is told; times are texts with units.
 
@@ -289,17 +339,21 @@ def recipe_of(
     """
     between: _Drawn = (distribution, shape, "--shape")
     back: _Drawn = (repairs, repair_sigma, "--repair-sigma")
+    if (gpus_per_node is None) != (gpu_mtbf is None):
+        missing = "--gpus-per-node" if gpus_per_node is None else "--gpu-mtbf"
+        raise InvalidInputError("GPUs need a number and a rate", where=missing, fix=f"add {missing}")
     if repair is not None and mtbf is None and rack_mtbf is None:
         raise InvalidInputError("nothing fails that could be repaired", where="--repair", fix="add --mtbf")
     if (rack_size is None) != (rack_mtbf is None):
         missing = "--rack-size" if rack_size is None else "--rack-mtbf"
         raise InvalidInputError("racks need a size and a rate", where=missing, fix=f"add {missing}")
-    if mtbf is None and rack_mtbf is None and slow_every is None and slow_link_every is None:
+    if all(rate is None for rate in (mtbf, rack_mtbf, gpu_mtbf, slow_every, slow_link_every)):
         raise InvalidInputError(
             "nothing fails in this trace, and nothing is slow", where="--mtbf", fix="add --mtbf 30d --repair 4h, say"
         )
     nodes_fail = _failing(mtbf, repair, "--mtbf", "--repair", between, back)
     racks_fail = _failing(rack_mtbf, rack_repair or repair, "--rack-mtbf", "--rack-repair", between, back)
+    gpus_fail = _failing(gpu_mtbf, gpu_repair, "--gpu-mtbf", "--gpu-repair", between, back)
     slow_nodes = _episodes(slow_every, slow_lasts, "--slow-every", "--slow-lasts")
     slow_links = _episodes(slow_link_every, slow_link_lasts, "--slow-link-every", "--slow-link-lasts")
     delay_s = 0.0 if slow_links is None else parse_time_s(slow_link_delay, "--slow-link-delay")
@@ -311,6 +365,7 @@ def recipe_of(
         slow_nodes=None if slow_nodes is None else SlowNodes(slow_nodes, slow_factor),
         slow_links=None if slow_links is None else SlowLinkEpisodes(slow_links, delay_s),
         seed=seed,
+        gpus=None if gpus_per_node is None or gpus_fail is None else FailingGpus(gpus_per_node, gpus_fail),
     )
 
 
@@ -350,7 +405,7 @@ def _lasting(mean: str, option: str, drawn: _Drawn) -> Lasting:
 
 
 def trace_generate(*, nodes: int, days: float, seed: int = 0, **faults: Any) -> Iterator[TraceEvent]:
-    """Make up a trace: nodes that fail and are repaired, racks that fail as a whole, slow nodes and slow links.
+    """Make up a trace: nodes that fail and are repaired, racks that fail as a whole, single GPUs, what is slow.
 
     Args:
         nodes: how many, called node1, node2, ….
@@ -393,4 +448,4 @@ def trace_show(file: str, options: TraceOptions | None = None) -> Summary:
     Raises:
         InvalidInputError: it cannot be read.
     """
-    return summary_of(read_events(file, options), 0.0 if options is None else options.usual_link_s)
+    return summary_of(read_events(file, options), (options or TraceOptions()).ledger)

@@ -36,15 +36,18 @@ def test_gradients_take_longer_where_a_node_shares_its_network(folder: Path) -> 
 
 
 def test_explain_says_what_the_fullest_gpu_holds(folder: Path) -> None:
-    """With the profile the parts are said, and add up; of a sharded optimizer a GPU has a share."""
+    """With the profile parts of memory and of the iteration add up; of a sharded optimizer a GPU has a share."""
     rtk("plan", "pipeline", *SHAPE, "-o", "plan.json", cwd=folder)
     found = {}
     for options in ((), ("--sharded-optimizer",)):
         done = rtk("explain", "plan.json", "--profile", "p.json", "--json", *options, cwd=folder)
         assert done.returncode == 0, done.stderr
-        found[options] = json.loads(done.stdout)["memory_bytes"]
+        told = json.loads(done.stdout)
+        found[options] = told["memory_bytes"]
         total = found[options].pop("total")
         assert sum(found[options].values()) == pytest.approx(total)
+    assert sum(one["time_s"] for one in told["account"]["shares"]) == pytest.approx(told["iteration_time_s"])
+    assert (told["tensor_parallel"], told["account"]["tensor_parallel"]) == ([1], 1)
     assert found[()]["parameters"] == found[()]["gradients"] == 1e9
     assert found[()]["optimizer"] == 4 * found[("--sharded-optimizer",)]["optimizer"] == 6e9
     refused = rtk("explain", "plan.json", "--sharded-optimizer", cwd=folder)

@@ -43,6 +43,30 @@ def test_the_best_shape_of_a_model_by_name(folder: Path) -> None:
     assert "in expectation" in done.stdout
 
 
+MEASURED = """\
+model: gpt3-medium
+gpu: a100-sxm
+pp: 1
+microbatch_size: 2
+global_batch: 2
+iteration: 2s
+"""
+
+
+def test_what_was_measured_corrects_every_form(folder: Path) -> None:
+    """`--calibrate` of a model's name: what was learned is said once, and all forms are slower for it."""
+    (folder / "run.yaml").write_text(MEASURED)
+    arguments = ("plan", "best", "gpt3-medium", "--gpu", "a100-sxm", "--cluster", "1x2", "--batch", "8", "--first", "3",
+                 "--microbatch-size", "1,2", "--schedule", "1f1b", "--json")  # fmt: skip
+    plain, calibrated = rtk(*arguments, cwd=folder), rtk(*arguments, "--calibrate", "run.yaml", cwd=folder)
+    assert calibrated.returncode == 0, calibrated.stderr
+    assert calibrated.stderr.count("learned from 1 iteration of run.yaml") == 1
+    times_s = [[one["iteration_time_s"] for one in json.loads(done.stdout)["shapes"]] for done in (plain, calibrated)]
+    assert all(slower > 2 * faster for faster, slower in zip(*times_s, strict=True))
+    done = rtk(*arguments, "--calibrate", "run.yaml", "--dtype", "fp32", cwd=folder)
+    assert (done.returncode, "measured in bf16, and says nothing of fp32" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

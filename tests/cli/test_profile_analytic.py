@@ -11,6 +11,7 @@ from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 
+from ..profilers.kineto_steps import BACKWARD, product_kernel, steps_of, write_trace
 from .shell import rtk
 
 LLAMA = ("profile", "llama3-70b", "--analytic", "--gpu", "h100-sxm")  # in bf16, which suits it
@@ -75,6 +76,17 @@ def test_calibration(tmp_path: Path) -> None:
     assert made["device"] == {"memory_bytes": 7e9, "name": "a machine (analytic, calibrated)"}
     assert made["network"]["intra_node"]["latency_s"] == 1.0
     assert made["model"]["calibration"] == "gpt-tiny, 4 x 128 tokens"
+
+
+def test_a_trace_calibrates(tmp_path: Path) -> None:
+    """A trace of torch's profiler corrects what is computed; what was learned, and from how much, is said."""
+    step = [product_kernel(512, 512, 512, 40.0), product_kernel(512, 512, 512, 90.0, BACKWARD + "MmBackward0")]
+    write_trace(tmp_path / "steps.json", steps_of(step, 2))
+    done = rtk("profile", "gpt3-medium", "--analytic", "--gpu", "a100-sxm", "--calibrate", "steps.json", "--json",
+               cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "learned from 2 steps of steps.json, with 1 product in F" in done.stderr
+    assert json.loads(done.stdout)["model"]["calibration"] == "steps.json: products"
 
 
 @pytest.mark.parametrize(

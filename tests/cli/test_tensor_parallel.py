@@ -62,6 +62,10 @@ def test_such_a_plan_is_simulated_explained_and_compared(folder: Path) -> None:
     assert rtk("verify", "two.json", "--profile", "p.json", cwd=folder).returncode == 0
     assert "+0 % against the plan's prediction" in rtk("simulate", "two.json", cwd=folder).stdout
     assert "A worker is 2 GPUs" in rtk("explain", "two.json", cwd=folder).stdout
+    plan("pipeline", "--tensor-parallel", "auto", "-o", "auto.json", cwd=folder)
+    told = json.loads(rtk("explain", "auto.json", "--json", cwd=folder).stdout)
+    assert [row["tensor_parallel"] for row in told["degrees"]] == [1, 2, 4]
+    assert told["tensor_parallel"] == [next(row["tensor_parallel"] for row in told["degrees"] if row["chosen"])]
     plan("pipeline", "--tensor-parallel", "1", "-o", "one.json", "--force", cwd=folder)
     assert (
         "tensor-parallel degree of stage 0 of template t0: 1 → 2"

@@ -11,9 +11,11 @@ from rtk.runners.resilience.journal import take
 from rtk.runners.resilience.protocol import Job
 
 from ..cli.shell import rtk
+from ..profilers.kineto_steps import BACKWARD, product_kernel, steps_of, write_trace
 from ..profilers.test_attribution import Shape, table, written
 from ..profilers.test_flight_recorder import dump, entry
 from ..profilers.test_kineto import kernel, trace
+from ..profilers.test_observed import ARGUMENTS, block_of, iteration, log_of
 from ..profilers.test_readers import WRITERS
 from ..runners.resilience.toy_cluster import ToyCluster, toy_plan
 
@@ -146,6 +148,11 @@ TARGETS = (
         ("operations.csv", "text"),
     )),
     Target("detection", "kineto.json", "json", _commands("detect kineto.json")),
+    *(Target("detection", file, form, _commands(
+        f"profile config.json {_ANALYTIC} --calibrate {file} -o out.json",
+    )) for file, form in (
+        ("steps.json", "json"), ("steps.yaml", "text"), ("job.out", "text"),
+    )),
     Target("detection", "passes.json", "json", _commands(
         "profile refine p.json --plan plan.json --timeline passes.json -o out.json",
     )),
@@ -261,7 +268,20 @@ def _logged(folder: Path) -> None:
     ]  # fmt: skip
     _write_json(folder / "kineto.json", trace([kernel(at_s) for at_s in begins_s]))
     _write_json(folder / "passes.json", {"traceEvents": passes})
+    _calibrating(folder)
     written(folder / "operations.csv", table(Shape(2, 2, 3)))
+
+
+def _calibrating(folder: Path) -> None:
+    """What computed times are corrected by: a trace of steps, its settings, and a log with arguments and timers."""
+    around = BACKWARD + "MmBackward0"
+    step = [product_kernel(64, 32, 16, 40.0), product_kernel(64, 32, 16, 90.0, around, gap_us=3.0)]
+    write_trace(folder / "steps.json", steps_of(step, 2), rank=0, world_size=2)
+    (folder / "steps.yaml").write_text(
+        "model: gpt3-medium\ngpu: a100-sxm\ntensor_parallel: 2\npp: 1\nglobal_batch: 8\ntrace: steps.json\n"
+    )
+    timers = {name: [20.0, 21.0] for name in ("forward-compute", "backward-compute", "optimizer-inner-step")}
+    (folder / "job.out").write_text(log_of(ARGUMENTS, iteration(1, 90), iteration(2, 80), *block_of(timers, "minmax")))
 
 
 def _inspected(number: int, at_s: float) -> dict[str, Any]:

@@ -188,6 +188,7 @@ PAPERS = {
     "Oobleck": (4, 12),
     "Greyhound": (6, 20),
     "Adaptra": (3, 21),
+    "NTP": (1, 11),
 }
 
 
@@ -201,7 +202,7 @@ def places(text: str) -> set[tuple[str, str, int]]:
 
 
 def test_every_table_and_figure_is_made_or_said_to_be_missing() -> None:
-    """Of the four papers each is exactly one of both; the slides on ReCycle have those of SlipStream."""
+    """Of the five papers each is exactly one of both; the slides on ReCycle have those of SlipStream."""
     made = [place for name in catalogue.names() for place in places(catalogue.summary(name).partition(":")[0])]
     absent = [place for what in catalogue.ABSENT for place in places(what) if not what.startswith("ReCycle")]
     twice = {place for place in made if made.count(place) > 1} | (set(made) & set(absent))

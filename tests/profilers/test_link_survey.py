@@ -1,13 +1,14 @@
 """What a job's links are like: usual paths, slow pairs, and sums beside what the planner reckons."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.profilers.link_survey import LinkSurvey, survey
-from rtk.schemas.profile import Connection
+from rtk.schemas.profile import Connection, Layer, LayerCost, Network, NodeNetwork, Profile, SideBySide
 
 SIZES = (4, 1024, 2**16, 2**20, 2**24)
 INTRA, INTER = Connection(1e-5, 1e10), Connection(1e-4, 1e9)
@@ -74,3 +75,20 @@ def test_sums_are_compared_with_the_planners_ring(hosts: str) -> None:
     (found,) = surveyed(hosts).allreduces
     assert list(found.over_planned) == list(SIZES)
     assert list(found.over_planned.values()) == pytest.approx([2.0] * len(SIZES))
+
+
+@given(st.lists(st.floats(1e8, 1e11), min_size=2, max_size=8), st.sampled_from(["stages", "peers"]))
+def test_a_node_has_what_its_pairs_reach_together(rates: list[float], order: SideBySide) -> None:
+    """Whatever each pair gets, the node has their sum; it goes into a profile, and who sits where stays as it was."""
+    hosts = "a" * len(rates) + "b" * len(rates)
+    crowd_s = {
+        (rank, rank + len(rates)): {size: [INTER.latency_s + size / rate] for size in SIZES}
+        for rank, rate in enumerate(rates)
+    }
+    found = survey(hosts, {}, {}, crowd_s).network.node
+    assert found is not None
+    assert found.gpus == len(rates)
+    assert found.bandwidth_bytes_per_s == pytest.approx(sum(rates))
+    known = Network(None, INTER, NodeNetwork(4, 1.0, order))
+    written = survey(hosts, {}, {}, crowd_s).into(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),), network=known)).network
+    assert (written.inter_node, written.node) == (INTER, replace(found, side_by_side=order))

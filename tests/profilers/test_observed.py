@@ -64,7 +64,8 @@ def measured(run: ObservedRun, corrections: Calibration, *, has_timers: bool) ->
     )  # fmt: skip
     plan = planned(profile, run)
     assert plan.prediction is not None
-    last = [layer.costs[0] for layer in profile.layers[-(run.shape.blocks // run.pp) - 1 :]]
+    ends = 1 + (run.pp == 1)
+    last = [layer.costs[0] for layer in profile.layers[-(run.shape.blocks // run.pp) - ends :]]
     passes_s = ((sum(one.forward_s for one in last), sum(one.full_s for one in last)),) if has_timers else ()
     return replace(run, iterations_s=(plan.prediction.iteration_time_s,), passes_s=passes_s)
 
@@ -153,6 +154,9 @@ def test_a_file_of_one_iteration_calibrates(tmp_path: Path) -> None:
         ("a100-sxm", "a1000", "no GPU 'a1000'"),
         ("[2.9s, 2.8s]", "0s", "longer than no time"),
         ("pp:", "stages:", "unknown key 'stages'"),
+        ("pp: 4", "pp: 33", "33 stages are more than the 32 blocks"),
+        ("iteration: [2.9s, 2.8s]", "", "'iteration' is missing, and so are 'log' and 'trace'"),
+        ("pp: 4", "pp: 4\nlog: x.log", "iteration and log cannot go together"),
     ],
 )
 def test_a_file_that_says_too_little_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -164,13 +168,29 @@ def test_a_file_that_says_too_little_is_refused(tmp_path: Path, old: str, new: s
     assert "line" in str(caught.value.where)
 
 
-def test_a_trace_is_shown_its_way(tmp_path: Path) -> None:
-    """A trace of torch's profiler names no model: the command that corrects a profile by it is said."""
-    file = tmp_path / "trace.json"
-    file.write_text('{"schemaVersion": 1, "traceEvents": []}')
-    with pytest.raises(InvalidInputError) as caught:
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("step: 1 loss: 2 tps: 100\nstep: 2 loss: 2 tps: 100\n", "tells what a token takes"),
+        ("nothing of that kind\n", "no line tells an iteration time"),
+    ],
+)
+def test_a_log_of_another_program_calibrates(tmp_path: Path, lines: str, message: str) -> None:
+    """Logs that `rtk detect` reads say what iterations took, without the first, where the file has the settings; those
+    that do not are refused."""
+    file, log = tmp_path / "run.yaml", tmp_path / "train.log"
+    file.write_text(RUN.replace("iteration: [2.9s, 2.8s]", "log: train.log"))
+    log.write_text("".join(f"iter {n}: loss 3.1, time {time_s}s, mfu 30%\n" for n, time_s in enumerate([9, 2.9, 2.8])))
+    from_log = read_calibration(str(file), gpu="a100-sxm")
+    file.write_text(RUN)
+    by_hand = read_calibration(str(file), gpu="a100-sxm")
+    assert isinstance(from_log, Learned)
+    assert isinstance(by_hand, Learned)
+    assert from_log.corrections == by_hand.corrections
+    file.write_text(RUN.replace("iteration: [2.9s, 2.8s]", "log: train.log"))
+    log.write_text(lines)
+    with pytest.raises(InvalidInputError, match=message):
         read_calibration(str(file), gpu="a100-sxm")
-    assert "rtk profile refine" in str(caught.value.fix)
 
 
 ARGUMENTS = {
@@ -211,12 +231,78 @@ def test_arguments_say_the_shape(tmp_path: Path) -> None:
     assert "does not say on which GPU" in learned.remarks[-1]
 
 
+Timers = dict[str, list[float]]  # what each rank took in an iteration, in ms
+
+
+def block_of(timers: Timers, option: str) -> list[str]:
+    """Timers as Megatron-LM has printed them since 2023 (megatron/core/timers.py)."""
+    heads = {"minmax": "(min, max) time", "max": "max time", "all": "times"}
+    lines = [f"{heads[option]} across ranks (ms):"]
+    for name, times_ms in timers.items():
+        padded = f"{name} ".ljust(48, ".")
+        if option == "all":
+            lines += [f"  {name}:", *(f"     rank {rank:2d}: {time_ms:.5f}" for rank, time_ms in enumerate(times_ms))]
+        elif option == "max":
+            lines.append(f"    {padded}: {max(times_ms):.5f}")
+        else:
+            lines.append(f"    {padded}: ({min(times_ms):.5f}, {max(times_ms):.5f})")
+    return lines
+
+
+@settings(max_examples=12)
+@given(st.sampled_from(["minmax", "max", "all"]), FACTORS, FACTORS, FACTORS, st.booleans())
+def test_timers_over_ranks_tell_each_pass(
+    tmp_path_factory: pytest.TempPathFactory, option: str, forward: float, backward: float, step: float, shares: bool
+) -> None:
+    """However Megatron-LM prints its timers since 2023, what each rank took by its stage says what F, the backward pass
+    and the step take of what is computed; a first reading of a job that warms up changes nothing."""
+    file = tmp_path_factory.mktemp("timers") / "job.log"
+    arguments = {**ARGUMENTS, "use_distributed_optimizer": shares, "timing_log_option": option}
+    file.write_text(log_of(arguments, iteration(1, 500)))
+    run = read_megatron_log(str(file))
+    made = analytic_profile(
+        "run", run.shape, run.batch, A100, rates_of(A100, run.batch.dtype, software=run.batch.software),
+        corrections=of(forward, backward), is_checkpointing=run.is_checkpointing, degrees=(run.tensor_parallel,),
+    )  # fmt: skip
+    stages = [made.layers[: run.shape.blocks // 2 + 1], made.layers[run.shape.blocks // 2 + 1 :]]
+    costs = [[layer.costs[0] for layer in stage] for stage in stages for _ in range(run.dp * run.tensor_parallel)]
+    ranks = run.dp if shares else 1
+    steps_ms = [1e3 * step * sum(cost.optimizer_s for cost in own) / ranks for own in costs]
+    timers: Timers = {
+        "forward-backward": [400.0] * len(costs),
+        "forward-compute": [1e3 * run.microbatches * sum(cost.forward_s for cost in own) for own in costs],
+        "backward-compute": [1e3 * run.microbatches * sum(cost.full_s for cost in own) for own in costs],
+        "optimizer-clip-main-grad": [0.1 * step_ms for step_ms in steps_ms],
+        "optimizer-inner-step": [0.9 * step_ms for step_ms in steps_ms],
+    }
+    warming = {name: [9 * time_ms for time_ms in times_ms] for name, times_ms in timers.items()}
+    lines = [iteration(1, 9000), *block_of(warming, option), iteration(2, 500), *block_of(timers, option)]
+    loaded = ["(min, max) time across ranks (ms):", "    load-checkpoint ...: (4.10, 4.20)"]
+    file.write_text(log_of(arguments, *loaded, *lines))
+    learned = read_calibration(str(file), gpu="a100-sxm")
+    assert isinstance(learned, Learned)
+    found = learned.corrections["block"]
+    assert found.forward.matrix == pytest.approx(forward, rel=1e-3)
+    assert found.backward_input.rest == pytest.approx(backward, rel=1e-3)
+    assert found.optimizer.matrix == pytest.approx(step, rel=1e-3)
+    assert any("the ranks that take least and most" in remark for remark in learned.remarks) == (option != "max")
+    del timers["forward-compute"]  # --timing-log-level 1: the step is known, and of computing the iteration only
+    file.write_text(log_of(arguments, iteration(1, 5000), *block_of(timers, option)))
+    learned = read_calibration(str(file), gpu="a100-sxm")
+    assert isinstance(learned, Learned)
+    assert learned.corrections["block"].optimizer.matrix == pytest.approx(step, rel=1e-3)
+    assert "one number for all computing" in learned.remarks[1]
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"hidden_size": None, "seq_length": None}, "does not say hidden_size and seq_length"),
         ({"num_experts": 8}, "num_experts is 8"),
         ({"num_layers": "many"}, "num_layers is many"),
+        ({"num_layers": "9" * 400}, "no whole number"),
+        ({"num_layers": 10**9}, "1000000000 layers and 2 stages"),
+        ({"pipeline_model_parallel_size": 5}, "4 layers and 5 stages"),
         ({"global_batch_size": 1}, "no micro-batch for each pipeline"),
     ],
 )

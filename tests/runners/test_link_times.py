@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rtk.runners.processes import MEETING
 from rtk.runners.torch import probe
 from rtk.runners.torch.probe import LinkReadings, LinkTrials, ProbeWorkload
 from rtk.schemas.documents import read_document, write_document
-from rtk.schemas.profile import Connection, Layer, LayerCost, Network, Profile
+from rtk.schemas.profile import Connection, Layer, LayerCost, Network, NodeNetwork, Profile
 
 if __name__ != "worker":
     from ..warm import fork
@@ -23,6 +24,8 @@ RANKS = 4
 INTRA, INTER = Connection(1e-5, 1e10), Connection(1e-4, 1e9)
 SLOW = (0, 3), 2.5  # between the nodes: how many times as long everything takes
 OVER = 3.0  # how many times as long as a ring sums take
+ALONE = 3 * 3 * 2  # exchanges of a pair that is alone: three sizes, three rounds, each after one of a byte
+CROWDED = 1.6  # how many times as long a byte takes while all of a node exchange
 
 
 class StraightBench(ProbeWorkload):
@@ -32,6 +35,7 @@ class StraightBench(ProbeWorkload):
         super().__init__(device)
         self.rank = rank
         self.now_s = 0.0
+        self.met = Counter[int]()
 
     def exchange(self, peer: int, message: torch.Tensor, is_first: bool) -> None:
         message.fill_(1 if is_first else 0)
@@ -39,7 +43,10 @@ class StraightBench(ProbeWorkload):
         assert message.min() == 1, "what was sent has come back"
         path = INTRA if self.rank // 2 == peer // 2 else INTER
         is_slow = (min(self.rank, peer), max(self.rank, peer)) == SLOW[0]
-        self.now_s += 2 * (SLOW[1] if is_slow else 1.0) * path.transfer_s(message.numel())
+        self.met[peer] += 1
+        assert path.bandwidth_bytes_per_s is not None
+        longer = (CROWDED if self.met[peer] > ALONE else 1.0) / path.bandwidth_bytes_per_s
+        self.now_s += 2 * (SLOW[1] if is_slow else 1.0) * (path.latency_s + longer * message.numel())
 
     def sum(self, numbers: torch.Tensor, group: Any) -> None:
         numbers.fill_(1)
@@ -105,7 +112,7 @@ def same(found: dict[str, Any], wanted: Connection, factor: float = 1.0) -> bool
 
 
 def test_all_paths_are_found_and_written_into_a_profile(tmp_path: Path) -> None:
-    """Four ranks on two hosts: every path exactly, the slow pair, and a profile of which only the network is new."""
+    """Four ranks on two hosts: every path exactly, the slow pair, what a node has, and a profile with a new network."""
     given = Profile((Layer((LayerCost(1.0, 2.0, 3.0),), "a"),), {"name": "m"}, network=Network(Connection(1.0), None))
     write_document(str(tmp_path / "given.json"), given)
     ranks = [fork(__file__, "be_command", rank, str(tmp_path)) for rank in range(RANKS)]
@@ -123,12 +130,18 @@ def test_all_paths_are_found_and_written_into_a_profile(tmp_path: Path) -> None:
     for one in told["allreduce"]:
         assert same(one, INTRA if one["within_node"] else INTER, OVER)
         assert list(one["over_planned"].values()) == pytest.approx([OVER] * 3)
+    (both,) = told["nodes"]
+    assert (both["hosts"], both["pairs"]) == (["one", "other"], [[0, 2], [1, 3]])
+    assert both["worth_pairs"] == pytest.approx(2 / CROWDED)
     written = read_document(str(tmp_path / "0.json"), Profile)
+    assert written.network.node == NodeNetwork(2, both["bandwidth_bytes_per_s"], "stages")
+    assert both["bandwidth_bytes_per_s"] == pytest.approx(2 / CROWDED * 1e9)
     assert (written.layers, written.model, written.origin) == (given.layers, given.model, given.origin)
     assert same(told["intra_node"], INTRA) and same(told["inter_node"], INTER)
     assert written.network.intra_node == Connection(**told["intra_node"])
     assert written.network.inter_node == Connection(**told["inter_node"])
     said = (tmp_path / "0.err").read_text()
+    assert "one and other: 2 pairs at once have 1.25 GB/s in all, as much as 1.25 pairs that are alone" in said
     assert "pair 0-3 is slow: a byte takes 2.50 times as long as on others" in said
     assert "all-reduce of all 4: 97.66 KiB take 3.00 times what a ring over such pairs would" in said
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rtk.runners.passes import (
     Pass,
     groups_by_host,
+    node_passes,
     one_at_a_time,
     pairwise_passes,
     ring_passes,
@@ -105,3 +106,20 @@ def test_sums_go_over_all_hosts_each_host_and_one_of_each() -> None:
     assert groups_by_host("aa") == ((0, 1),)
     assert groups_by_host("ab") == ((0, 1),)
     assert groups_by_host("a") == ()
+
+
+@given(st.lists(st.sampled_from("abcde"), max_size=24))
+def test_whole_nodes_meet(hosts: list[str]) -> None:
+    """Every host with others meets one of them; nobody has two messages; as many meet as the smaller host has ranks."""
+    passes, counts = node_passes(hosts), Counter(hosts)
+    met = set()
+    for one in passes:
+        ends = [rank for pair in one for rank in pair]
+        assert len(ends) == len(set(ends))
+        twos = Counter(tuple(hosts[rank] for rank in pair) for pair in one)
+        assert all(here != there and found == min(counts[here], counts[there]) for (here, there), found in twos.items())
+        met |= {host for two in twos for host in two}
+    if len(counts) > 1 and min(counts.values()) > 1:
+        assert met == set(counts)
+    if max(counts.values(), default=0) < 2:
+        assert passes == ()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.runners.traces.files import told
-from rtk.runners.traces.read import from_start, moments
+from rtk.runners.traces.read import Ledger, from_start, moments
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.replay import Fleet, Moment
 from rtk.schemas.trace import TraceEvent
@@ -101,7 +101,7 @@ def test_links_are_slow_whoever_is_at_their_ends() -> None:
 def test_links_slow_by_a_factor_of_the_usual() -> None:
     """The usual time of a message, times the factor, and the delay beside it."""
     slow = at(1, "slow_link", "a", peer="b", factor=3.0, delay_s=0.5)
-    found = list(moments(from_start(told([slow]), ("a", "b")), usual_link_s=0.25))
+    found = list(moments(from_start(told([slow]), ("a", "b")), Ledger(0.25)))
     assert found[1].fleet.slow_links == {("a", "b"): 1.25}
 
 

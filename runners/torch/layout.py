@@ -1,0 +1,162 @@
+"""Workers of several ranks: which rank is which of which worker, and messages and sums between them.
+
+A program is a worker's. All its ranks run it in step, each with its slices of the layers; what flows between stages is
+whole on each of them, so that no rank needs more of it than one of the sender's has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from ...schemas.errors import InvalidInputError
+from ..program import Program
+from .nccl import Channel
+from .transport import Transport
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """The ranks of all workers: those of the first one first.
+
+    Attributes:
+        degrees: how many ranks each worker is.
+    """
+
+    degrees: tuple[int, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> "RankLayout":
+        """That of a plan's live workers.
+
+        Raises:
+            InvalidInputError: a worker's stages are of unlike degrees, or workers that sum the same gradients are.
+        """
+        for worker in program.workers:
+            degrees = {stage.tensor_parallel for stage in program.plan.stages_of(worker)}
+            if len(degrees) > 1:
+                raise InvalidInputError(
+                    f"the stages of worker {worker.name} have several tensor-parallel degrees: {sorted(degrees)}",
+                    where="the plan",
+                    fix="plan with one --tensor-parallel for all stages",
+                )
+        layout = cls(tuple(map(program.plan.gpus_of, program.workers)))
+        for number, worker in enumerate(program.workers):
+            for group in program.reduction(number).groups:
+                if {layout.degrees[other] for other in group} != {layout.degrees[number]}:
+                    raise InvalidInputError(
+                        f"worker {worker.name} sums gradients with workers of another tensor-parallel degree",
+                        where="the plan",
+                        fix="plan with one --tensor-parallel for all stages",
+                    )
+        return layout
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return sum(self.degrees)
+
+    @cached_property
+    def seats(self) -> tuple[tuple[int, int], ...]:
+        """For each rank its worker's number, and which of that worker's ranks it is."""
+        return tuple((worker, share) for worker, degree in enumerate(self.degrees) for share in range(degree))
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The first rank of each worker, which tells what all of them know."""
+        return tuple(self.ranks_of(worker)[0] for worker in range(len(self.degrees)))
+
+    def ranks_of(self, worker: int) -> tuple[int, ...]:
+        """The ranks of a worker."""
+        first = sum(self.degrees[:worker])
+        return tuple(range(first, first + self.degrees[worker]))
+
+    def source_of(self, rank: int, worker: int) -> int:
+        """The rank of a worker from which a rank of another one has its messages."""
+        ranks = self.ranks_of(worker)
+        return ranks[self.seats[rank][1] % len(ranks)]
+
+    def targets_of(self, rank: int, worker: int) -> tuple[int, ...]:
+        """The ranks of a worker to which a rank of another one sends its messages."""
+        own, _ = self.seats[rank]
+        return tuple(target for target in self.ranks_of(worker) if self.source_of(target, own) == rank)
+
+    def partners_of(self, rank: int, workers: Sequence[int]) -> frozenset[int]:
+        """All ranks of other workers with which a rank exchanges messages, if its worker does with these."""
+        found = {self.source_of(rank, other) for other in workers}
+        return frozenset(found.union(*(self.targets_of(rank, other) for other in workers)))
+
+    def group_of(self, rank: int, workers: Sequence[int]) -> tuple[int, ...]:
+        """The ranks that hold the same slices as a rank, of workers that sum something."""
+        share = self.seats[rank][1]
+        return tuple(self.ranks_of(worker)[share] for worker in workers)
+
+    def channels(self, channels: set[Channel]) -> set[Channel]:
+        """The (source, to) pairs of ranks, of those of workers."""
+        return {
+            (rank, target)
+            for source, to in channels
+            for rank in self.ranks_of(source)
+            for target in self.targets_of(rank, to)
+        }
+
+
+class GroupedTransport:
+    """The transport of a rank, spoken to by the numbers of workers.
+
+    Args:
+        inner: by the numbers of ranks.
+        layout: of all ranks.
+        rank: this one.
+    """
+
+    def __init__(self, inner: Transport, layout: RankLayout, rank: int) -> None:
+        self._inner, self._layout, self._rank = inner, layout, rank
+        self._everyone = tuple(range(layout.size))
+
+    def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
+        """As the inner transport, from that rank of a worker which sends to this one."""
+        self._inner.post_receive(tag, self._layout.source_of(self._rank, source), like)
+
+    def receive(self, tag: int, source: int) -> torch.Tensor:
+        """As the inner transport, from that rank of a worker which sends to this one."""
+        return self._inner.receive(tag, self._layout.source_of(self._rank, source))
+
+    def send(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """As the inner transport, to those ranks of a worker that have their messages from this one."""
+        for target in self._layout.targets_of(self._rank, to):
+            self._inner.send(tag, target, tensor)
+
+    def deliver(self, tag: int, to: int, tensor: torch.Tensor) -> None:
+        """As the inner transport, to those ranks of a worker that have their messages from this one."""
+        for target in self._layout.targets_of(self._rank, to):
+            self._inner.deliver(tag, target, tensor)
+
+    def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Sum over the ranks of these workers that hold the same slices; over all ranks where the group names all."""
+        self._inner.all_reduce(self._ranks(group), tensor)
+
+    def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """As the inner transport, over the ranks that hold the same slices."""
+        self._inner.begin_sum(self._ranks(group), tensor)
+
+    def end_sums(self) -> None:
+        """As the inner transport."""
+        self._inner.end_sums()
+
+    def flush(self, but: int = 0) -> None:
+        """As the inner transport; all, where this rank may have sent several messages for one, or none."""
+        self._inner.flush(but if len(set(self._layout.degrees)) == 1 else 0)
+
+    def interrupt(self) -> None:
+        """As the inner transport."""
+        self._inner.interrupt()
+
+    def close(self) -> None:
+        """As the inner transport."""
+        self._inner.close()
+
+    def _ranks(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        # There are more ranks than workers, so no group of workers is as long.
+        return group if group == self._everyone else self._layout.group_of(self._rank, group)
