@@ -813,6 +813,7 @@ def save_part(held: HeldStage, layers: Layers, folder: str, iteration: int) -> S
         folder: where.
         iteration: how many iterations are done.
     """
+    held.prime_optimizer()  # where all iterations were skipped, whoever resumes looks for its state
     try:
         return Saved(iteration, write_part(Path(folder), iteration, layers, held.state_of(layers)))
     except RtkError as error:
