@@ -20,13 +20,13 @@ from rtk.planners.placement.pipelines import with_placed_pipelines
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.solve import Effort
 from rtk.planners.shape import Shape, template_of
-from rtk.profilers.analytic.costs import DecoderShape, MicrobatchShape
+from rtk.profilers.analytic.costs import DecoderShape, MicrobatchShape, block_work
 from rtk.profilers.analytic.estimate import analytic_profile, rates_of
 from rtk.profilers.analytic.software import Software
 from rtk.schemas.gpus import gpu
 from rtk.schemas.machines import machine
 from rtk.schemas.plan import Pipeline, Plan, Planner, Worker
-from rtk.schemas.profile import DataType, Network, Profile
+from rtk.schemas.profile import DataType, Layer, Network, Profile
 
 DATA = Path(__file__).parent / "measured"
 
@@ -172,24 +172,31 @@ def _row(line: Mapping[str, str]) -> ToldRun:
 
 
 def profile_of(table: ToldTable, row: ToldRun) -> Profile:
-    """A row's profile.
-
-    Where attention alone was computed again, nothing is: the second time of its scores, some s / 6h of a forward pass
-    and what they move, is left out.
-    """
+    """A row's profile; where attention alone was computed again, I of a block has its forward pass before it."""
     kind = machine(table.machine, "a table's machine")
     software = replace(table.software, sequence_parallel=row.sequence_parallel == "yes")
     device, batch = gpu(kind.gpu), MicrobatchShape(row.microbatch_size, row.sequence_length, table.dtype, software)
+    form, rates = table.form(row), rates_of(device, table.dtype, software=software)
     profile = analytic_profile(
         row.model,
-        table.form(row),
+        form,
         batch,
         device,
-        rates_of(device, table.dtype, software=software),
+        rates,
         is_checkpointing=row.recomputation == "full",
         degrees=(row.tensor_parallel,),
     )
+    again_s = rates.attention_s(block_work(form, batch, row.tensor_parallel).forward)
+    if row.recomputation == "selective":
+        embedding, *blocks, head = profile.layers
+        profile = replace(profile, layers=(embedding, *(_later(block, again_s) for block in blocks), head))
     return replace(profile, network=table.network(), device=replace(profile.device, memory_bytes=None))
+
+
+def _later(block: Layer, more_s: float) -> Layer:
+    """A block whose I takes longer."""
+    (cost,) = block.costs
+    return replace(block, costs=(replace(cost, backward_input_s=cost.backward_input_s + more_s),))
 
 
 def predicted_s(table: ToldTable, row: ToldRun) -> float:

@@ -23,3 +23,15 @@ def test_a_table_row_says_what_its_source_says() -> None:
             shape = row.shape()
             assert row.global_batch == shape.microbatches * shape.dp * row.microbatch_size, (table.name, row.model)
             assert row.layers % (row.pipeline_parallel * row.chunks) == 0
+
+
+def test_one_of_many_pipelines_takes_what_all_take() -> None:
+    """A row is computed from one pipeline: a plan of all of them, with their sums, takes as long."""
+    from rtk.benchmarks.cluster_tables import TABLES, predicted_s, profile_of
+    from rtk.planners.pipeline import plan_pipeline
+
+    table = TABLES[0]
+    (row,) = (one for one in table.rows() if one.pipeline_parallel == 2)
+    plan = plan_pipeline(profile_of(table, row), row.shape(), "1f1b")
+    assert plan.prediction is not None
+    assert plan.prediction.iteration_time_s == pytest.approx(predicted_s(table, row), rel=1e-12)

@@ -160,7 +160,8 @@ def test_a_trace_of_another_model_is_used_for_its_products(tmp_path: Path) -> No
 
 def test_shapes_of_some_products_do_not_make_another_model(tmp_path: Path) -> None:
     """Where other libraries launch products, whose shapes nobody notes, a trace is believed to be of its settings."""
-    works: list[Kind] = ["embedding", *["block"] * SHAPE.blocks, "head"]
+    blocks: list[Kind] = ["block"] * SHAPE.blocks
+    works: list[Kind] = ["embedding", *blocks, "head"]
     kernels = kernels_of(works, (1.0, 1.0), (1.0, 1.0), 1.0, False)
     hidden = [
         replace(one, within=("_LayerNormLinear",), name="nvjet_hsh_128x256", dims=None)
