@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import RtkError, RuntimeFailedError, remark
 from ..schemas.profile import AS_USUAL, Connection, ModelForm, Profile
-from ..schemas.protocols import StageFactory
+from ..schemas.protocols import StageExecutor, StageFactory
 from ..schemas.quantities import print_percent
 from .models.load import load_model
 from .models.model import Model
@@ -76,7 +76,8 @@ def measure_here(
 
     where = device(number)
     if model.precision is not None:
-        make_stage = partial(make_stage, precision=model.precision)
+        stages: Callable[..., StageExecutor] = make_stage
+        make_stage = partial(stages, precision=model.precision)
     profile = measure_profile(
         model,
         make_stage,
