@@ -696,17 +696,25 @@ def load_to_measure(asked: "Measuring") -> "Model":
     Raises:
         InvalidInputError: as of `load_script` and `Training.load_alone`.
     """
+    import torch
+
+    from .runners.torch.precision import parameter_type
+
     training = load_script(asked.name)
     form = training.form_like(asked.form)
+    precision = training.precision_like(form)
+    dtype = parameter_type(precision)
     model, data = training.load_alone(asked.microbatch_size, asked.sequence_length, form, 1)
     if model.fill is not None:
         model.fill(model.layers, (0, len(model.layers)))
 
     def example(seed: int) -> "tuple[torch.Tensor, torch.Tensor]":
         inputs, targets, *_ = data.batch(seed)[0]
+        if dtype is not None and isinstance(inputs, torch.Tensor) and inputs.is_floating_point():
+            inputs = inputs.to(dtype)  # as a run's first stage does
         return inputs, targets
 
-    return replace(model, name=asked.name, example=example, precision=training.precision_like(form))
+    return replace(model, name=asked.name, example=example, precision=precision)
 
 
 def _table(given: "TensorParallelPlan | None") -> "TensorParallelPlan | None":

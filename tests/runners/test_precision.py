@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from rtk.profilers.measuring import Measuring, measure_here
 from rtk.runners.torch import loss_scale
 from rtk.runners.torch.boundaries import Boundary, boundary_samples
 from rtk.runners.torch.checkpoint import write_part
@@ -18,7 +20,7 @@ from rtk.runners.torch.precision import Precision, convert
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.profile import DataType, ModelForm
-from rtk.training import PARAMETERS, Training
+from rtk.training import PARAMETERS, Training, load_to_measure
 
 from .pipes import adamw, cut, train
 
@@ -269,3 +271,18 @@ def test_plans_are_trained_as_their_profiles_count(dtype: DataType, wanted: Prec
         training = Training(model=None, data=None, precision=precision)
         assert training.precision_like(form) == precision
         assert training.form_like(form).dtype == made
+
+
+def test_a_script_is_measured_in_its_precision(tmp_path: Path) -> None:
+    """What a training says of its precision, and not the form that is asked for, is what its profile is of."""
+    script = tmp_path / "trained.py"
+    script.write_text(
+        "import torch\nfrom rtk.train import Training\n"
+        "rows = [(torch.ones(4), torch.ones(4))] * 4\n"
+        "training = Training(model=lambda: torch.nn.Sequential(torch.nn.Linear(4, 4)), data=rows,\n"
+        "    loss=torch.nn.functional.mse_loss, microbatch_size=2, precision='fp16-master')\n"
+    )
+    model = load_to_measure(Measuring(str(script)))
+    profile = measure_here(Measuring(str(script), repeats=1), model, TorchStage, None, lambda done, of: None)
+    assert (model.precision, profile.model["dtype"]) == ("fp16-master", "fp16")
+    assert profile.layers[0].state_bytes == 16 * 20
