@@ -405,7 +405,7 @@ def _moments(question: ReplayRequest) -> Iterator[Moment]:
 
     if isinstance(question.trace, str):
         return read_moments(question.trace, question.reading)
-    return moments(Told(event, MADE_UP) for event in generate(question.trace))
+    return moments((Told(event, MADE_UP) for event in generate(question.trace)), question.reading.ledger)
 
 
 class _Facts:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from .schemas.errors import InvalidInputError, RtkError, remark
 from .schemas.orders import LeanSchedule
+from .schemas.profile import SideBySide
 from .schemas.text import joined, known
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def plan_best(
     schedule: str = "best",
     placement: str = "plain",
     chunks: int | None = None,
+    side_by_side: str | None = None,
+    overlap: bool = False,
     shard_optimizer: bool = True,
     mtbf: float | None = None,
     repair: float = 3600.0,
@@ -58,6 +61,10 @@ def plan_best(
         tensor_parallel: degrees that are tried; None: all that divide a node's GPUs and the model's heads.
         schedule: "1f1b", "zero-bubble", or the "best" of both.
         placement, chunks: as for `plan_pipeline`; under "best" all placements of up to so many chunks are tried.
+        side_by_side: whose GPUs sit in a node, the "stages" of a pipeline or the "peers" of a stage; None: both are
+            tried, where anything says what a node's GPUs share; only peers where the cluster's file says so.
+        overlap: whether schedules are tried as well in which workers run a forward and a full backward side by side;
+            the profile must say what that takes.
         shard_optimizer: whether the optimizer's state is sharded over the pipelines.
         mtbf: mean time between the failures of one node, in s: then the shape counts that is fastest in expectation.
         repair: how long a node is away, in the mean, in s.
@@ -79,9 +86,14 @@ def plan_best(
     assert site.cluster is not None
     forms = _forms(model, site, batch, microbatch_size, recompute, computing)
     nodes, each = len(site.cluster.nodes), site.cluster.gpus_per_node
-    question = BestQuestion(
-        forms, nodes, each, batch, _ways(schedule, placement, chunks), tensor_parallel, shard_optimizer
-    )
+    if overlap and all(form.profile.overlap is None for form in forms):
+        raise InvalidInputError(
+            "nothing says what a forward and a backward side by side take",
+            where="--overlap",
+            fix="give a profile that does (rtk profile --overlap measures it), or leave it out",
+        )
+    ways = _ways(schedule, placement, chunks, _orders(forms, side_by_side), (False, True) if overlap else (False,))
+    question = BestQuestion(forms, nodes, each, batch, ways, tensor_parallel, shard_optimizer)
     search = ShapeSearch(question)
     if not search.shapes:
         raise _no_shape(question)
@@ -193,8 +205,26 @@ def _indivisible(batch: int, sizes: Sequence[int]) -> InvalidInputError:
     )
 
 
-def _ways(schedule: str, placement: str, chunks: int | None) -> list[ShapeWay]:
-    """The schedules and placements that are tried, plain 1F1B first, where it is asked for."""
+def _orders(forms: Sequence[CostedForm], side_by_side: str | None) -> tuple[SideBySide, ...]:
+    """In what orders GPUs are seated in nodes: where nothing says what these share, all orders are alike."""
+    orders: tuple[SideBySide, ...] = get_args(SideBySide)
+    if side_by_side is not None:
+        known(side_by_side, orders, "--side-by-side")
+        return tuple(one for one in orders if one == side_by_side)
+    nodes = [form.profile.network.node for form in forms]
+    if any(node is not None and node.side_by_side == "peers" for node in nodes):
+        return ("peers",)
+    return ("stages",) if all(node is None for node in nodes) else orders
+
+
+def _ways(
+    schedule: str,
+    placement: str,
+    chunks: int | None,
+    orders: Sequence[SideBySide] = ("stages",),
+    pairs: Sequence[bool] = (False,),
+) -> list[ShapeWay]:
+    """The schedules, placements and seats that are tried, plain 1F1B first, where it is asked for."""
     from .planners.best.search import ShapeWay
     from .planners.choosing import parse_placement
     from .planners.shape import Shape
@@ -202,7 +232,10 @@ def _ways(schedule: str, placement: str, chunks: int | None) -> list[ShapeWay]:
     known(schedule, (*get_args(LeanSchedule), "best"), "--schedule")
     schedules: list[Any] = list(get_args(LeanSchedule)) if schedule == "best" else [schedule]
     shapes = parse_placement(placement, chunks).shapes(Shape(2, 1, 1))
-    return [ShapeWay(one, shape.placement, shape.chunks) for shape in shapes for one in schedules]
+    return [
+        ShapeWay(one, shape.placement, shape.chunks, order, paired)
+        for paired, shape, order, one in product(pairs, shapes, orders, schedules)
+    ]
 
 
 def _no_shape(question: BestQuestion) -> InvalidInputError:
@@ -286,7 +319,7 @@ def _replayed(
     lasts_s = min(max(SPANNED_FAILURES * cluster_mtbf_s, SHORTEST_S), LONGEST_S)
     scenario = FaultScenario(question.nodes, lasts_s, Renewal(Lasting(mtbf_s), Lasting(repair_s)), seed=seed)
     shape, way = one.shape, one.way
-    profile = shape.form.trained(shape.shards)
+    profile = shape.form.trained(shape.shards, way.side_by_side)
     limits_bytes = shape.form.limits_bytes(template_of(profile, shape.asked(way)), shape.shards)
     placed = None if way.placement == "plain" else PlacementChoice(way.placement, way.chunks)
     try:

@@ -4,17 +4,21 @@ It stands at the root as that does: its questions are of the planners' jobs and 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from .planners.plain.verbs import job_of
+from .planners.plain.verbs import degree_of_job, job_of
 from .planners.recovery.catalogue import NAMES, require_name
 from .replaying import ReplayRequest, digest_of, placement_of, replays
 from .runners.replay.sweep import Combination, run_sweep
 from .runners.traces.formats import Leaving, TraceFormat
 from .runners.traces.read import reading_of
 from .runners.traces.verbs import recipe_of
+from .schemas.degrees import AUTO
+from .schemas.profile import Profile
+from .schemas.replay import AskedJob
 from .schemas.site import Site
-from .schemas.sweep_file import SweepWords, SweptTrace, placed, read_sweep_file
+from .schemas.sweep_file import SweepChoice, SweepWords, SweptTrace, placed, read_sweep_file
 
 if TYPE_CHECKING:
     from .planners.recovery.job import TrainingJob
@@ -63,16 +67,34 @@ def read_sweep(path: str) -> list[Combination[ReplayRequest]]:
     """
     spec = read_sweep_file(path, SweepWords(tuple(TraceFormat), get_args(Leaving), NAMES, require_name))
     found: dict[str, Combination[ReplayRequest]] = {}
+    degrees = _BestDegrees()
     for profile, cluster, job, trace, costs in spec.combinations():
         with placed(job.place):
-            made = job_of(profile.value, cluster.value, job.value, costs.value, trace.seed)
-            placement = placement_of(job.value)
+            asked = degrees.asked(profile, cluster, job)
+            made = job_of(profile.value, cluster.value, asked, costs.value, trace.seed)
+            placement = placement_of(asked)
         source, reading = _source(trace, made, cluster.value)
         question = ReplayRequest(made, source, reading, spec.policies, spec.until_s, trace.name, placement)
         axes = {**profile.axes, **cluster.axes, **job.axes, **trace.axes, **costs.axes}
         one = Combination(axes, question, digest_of(question), f"{made.shape.dp}x{made.shape.pp}")
         found[one.digest] = one
     return list(found.values())
+
+
+class _BestDegrees:
+    """The degrees of jobs that ask for `auto`: each chosen once for all traces and costs."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[int, int, AskedJob], int] = {}
+
+    def asked(self, profile: SweepChoice[Profile], cluster: SweepChoice[Site], job: SweepChoice[AskedJob]) -> AskedJob:
+        """The job, with the degree that is best for it on these machines where the file says `auto`."""
+        if job.axes.get("tensor_parallel") != AUTO:
+            return job.value
+        key = id(profile), id(cluster), job.value
+        if key not in self._chosen:
+            self._chosen[key] = degree_of_job(profile.value, cluster.value.cluster, job.value, AUTO)
+        return replace(job.value, tensor_parallel=self._chosen[key])
 
 
 def _source(trace: SweptTrace, job: "TrainingJob", site: Site) -> "tuple[str | FaultScenario, TraceOptions]":

@@ -199,12 +199,17 @@ def _later(block: Layer, more_s: float) -> Layer:
     return replace(block, costs=(replace(cost, backward_input_s=cost.backward_input_s + more_s),))
 
 
-def predicted_s(table: ToldTable, row: ToldRun) -> float:
-    """An iteration of a row: of one pipeline, for all are alike; its sums are those of all."""
-    template = template_of(profile_of(table, row), row.shape())
+def one_pipeline(profile: Profile, shape: Shape) -> Plan:
+    """A plan without orders of one pipeline of a shape, for all are alike; its sums are those of all."""
+    template = template_of(profile, shape)
     workers = tuple(Worker(0, column, "") for column in range(len(template.columns)))
-    pipeline = Pipeline(template.name, row.microbatches)
-    one = Plan(Planner("pipeline", "", {}), (template,), (pipeline,), "synchronous", workers)
+    pipeline = Pipeline(template.name, shape.microbatches)
+    return Plan(Planner("pipeline", "", {}), (template,), (pipeline,), "synchronous", workers)
+
+
+def predicted_s(table: ToldTable, row: ToldRun) -> float:
+    """An iteration of a row."""
+    one = one_pipeline(profile_of(table, row), row.shape())
     if row.chunks == 1:
         return evaluate(scheduled(one, "1f1b")).makespan_s
     plan = with_placed_pipelines(one, split=False, effort=Effort("heuristic"))

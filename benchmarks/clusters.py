@@ -14,7 +14,8 @@ Every row is computed as a user would: a profile of the model's sizes, cut and p
 
 Of tables that others published (`cluster_tables.py`): with nothing fitted to them, and with one number of other models.
 
-Of the V100's logs: before, as told, and calibrated by the timers of the smallest job (`--calibrate`).
+Of the V100's logs: before, as told, and calibrated by the timers of the smallest job (`--calibrate`); DeepSpeed's also
+by iterations of MT-NLG, whose pipeline was DeepSpeed's.
 
 Errors are |predicted / measured - 1|. `rank` is Spearman's correlation among shapes on days alike, by time a sample
 (some had batches of 2,016 samples, others of 2,048), `loss` what the shape with the shortest prediction took longer
@@ -39,11 +40,12 @@ from typing import Any
 
 import numpy as np
 
-from rtk.benchmarks.cluster_tables import tables
+from rtk.benchmarks.cluster_tables import TABLES, one_pipeline, tables
 from rtk.benchmarks.clusters_chart import write_chart
 from rtk.benchmarks.common import write_result
 from rtk.planners.gpu_memory import memory_of
-from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.pipeline import plan_pipeline, scheduled
+from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.shape import Shape
 from rtk.profilers.analytic.costs import DecoderShape, MicrobatchShape
 from rtk.profilers.analytic.estimate import (
@@ -51,6 +53,7 @@ from rtk.profilers.analytic.estimate import (
     Calibration,
     Correction,
     Corrections,
+    Learned,
     analytic_profile,
     rates_of,
 )
@@ -58,7 +61,7 @@ from rtk.profilers.analytic.megatron_log import read_megatron_log
 from rtk.profilers.analytic.observed import ObservedRun, learn
 from rtk.profilers.analytic.software import Software
 from rtk.schemas.cluster import Cluster
-from rtk.schemas.gpus import INTER_NODE, gpu
+from rtk.schemas.gpus import INTER_NODE, Gpu, gpu
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Connection, DataType, Network, NodeNetwork, Profile
 from rtk.shaping import plan_best
@@ -384,7 +387,7 @@ def v100() -> dict[str, Any]:
     least = min(runs.values(), key=lambda run: run.pp)
     device = gpu("v100-sxm")
     learned = learn(least, device, lambda profile, run: _planned(profile, run))
-    rows = []
+    of_deepspeed, rows = deepspeed(device), []
     for name, run in runs.items():
         usual = replace(run.batch, dtype="fp32", software=Software())
         rows.append(
@@ -394,9 +397,36 @@ def v100() -> dict[str, Any]:
                 "before_s": _log_s(replace(run, batch=usual), UNCALIBRATED, Network(device.intra_node, INTER_NODE)),
                 "told_s": _log_s(run, UNCALIBRATED, JEAN_ZAY),
                 "calibrated_s": None if run is least else _log_s(run, learned.corrections, JEAN_ZAY),
+                "deepspeed_s": _log_s(run, of_deepspeed.corrections, JEAN_ZAY) if "_ds_" in name else None,
             }
         )
-    return {"learned": list(learned.remarks), "rows": rows}
+    return {"learned": list(learned.remarks), "of_deepspeed": list(of_deepspeed.remarks), "rows": rows}
+
+
+def deepspeed(device: Gpu) -> Learned:
+    """What MT-NLG's iterations, of other machines, another model and another year, say about DeepSpeed's pipeline.
+
+    Each says one number, by which all computing takes longer than is computed; the middle one of the three counts.
+    """
+    table = next(one for one in TABLES if one.name == "mt-nlg")
+    found = []
+    for row in table.rows():
+        run = ObservedRun(
+            shape=table.form(row),
+            batch=MicrobatchShape(
+                row.microbatch_size, row.sequence_length, table.dtype, replace(table.software, sequence_parallel=False)
+            ),
+            is_checkpointing=True,
+            tensor_parallel=row.tensor_parallel,
+            pp=row.pipeline_parallel,
+            dp=row.data_parallel,
+            microbatches=row.microbatches,
+            iterations_s=(row.iteration_s,),
+            gpu="a100-sxm",
+            source=f"MT-NLG's iteration of {row.iteration_s} s",
+        )
+        found.append(learn(run, device, lambda profile, run: _planned(profile, run, table.network())))
+    return sorted(found, key=lambda one: one.corrections["block"].forward.matrix)[len(found) // 2]
 
 
 def _log_s(run: ObservedRun, corrections: Calibration, network: Network) -> float:
@@ -414,7 +444,8 @@ def _log_s(run: ObservedRun, corrections: Calibration, network: Network) -> floa
 
 def _planned(profile: Profile, run: ObservedRun, network: Network = JEAN_ZAY) -> Plan:
     free = replace(profile, device=replace(profile.device, memory_bytes=None), network=network)
-    return plan_pipeline(free, Shape(run.pp, run.dp, run.microbatches, tensor_parallel=run.tensor_parallel), "1f1b")
+    shape = Shape(run.pp, run.dp, run.microbatches, tensor_parallel=run.tensor_parallel)
+    return with_prediction(scheduled(one_pipeline(free, shape), "1f1b"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

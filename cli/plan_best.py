@@ -46,6 +46,18 @@ class SearchedOptions:
     ] = "best"
     placement: PlacementOption = "plain"
     chunks: ChunksOption = None
+    side_by_side: Annotated[
+        Literal["stages", "peers"] | None,
+        typer.Option(
+            "--side-by-side",
+            help="Whose GPUs sit in a node: stages of a pipeline, or peers of a stage. Default: both are tried; if the "
+            "cluster's file says peers, only these.",
+        ),
+    ] = None
+    overlap: Annotated[
+        bool,
+        typer.Option("--overlap", help="Also schedules with a forward beside a backward (a profile's overlap)."),
+    ] = False
     shard_optimizer: Annotated[
         bool,
         typer.Option(
@@ -198,7 +210,7 @@ def _rows(found: "BestShapes") -> Iterator[Sequence[str]]:
             _name(one),
             str(one.shape.form.microbatch_size),
             "yes" if one.shape.form.recomputes else "no",
-            str(one.way),
+            _way(found, one),
             print_time(one.iteration_time_s),
             print_number(one.memory.total_bytes / GB, 3),
             "" if one is fastest else print_percent(slower),
@@ -217,6 +229,11 @@ def _expected_rows(found: "BestShapes") -> Iterator[Sequence[str]]:
         )
 
 
+def _way(found: "BestShapes", one: "PricedShape") -> str:
+    """Its schedule and placement, and whose GPUs sit in a node where several orders were tried."""
+    return f"{one.way}, {one.way.side_by_side} in a node" if found.question.has_orders else str(one.way)
+
+
 def _name(one: "PricedShape") -> str:
     return f"TP {one.shape.tensor_parallel} x PP {one.shape.pp} x DP {one.shape.dp}"
 
@@ -233,6 +250,11 @@ def _words(found: "BestShapes") -> Iterator[str]:
     idle = found.question.gpus - best.shape.gpus
     if idle:
         yield f"{counted(idle, 'GPU')} of {found.question.gpus} idle: pipelines get equally many micro-batches"
+    if found.question.has_orders and best.way.side_by_side == "peers":
+        yield (
+            "the GPUs of a node are those of peers of a stage: write `side_by_side: peers` under `network` in the "
+            "cluster's file, and count ranks so: by tensor-parallel rank, then pipeline, then stage"
+        )
     if found.expected:
         if found.expected[0].priced is not found.shapes[0]:
             yield "when nodes fail, another shape is the fastest than without failures"

@@ -116,8 +116,8 @@ def gpu_faults() -> str:
         trace, picture = Path(folder) / "gpus.jsonl", Path(folder) / "picture.svg"
         trace.write_bytes(b"".join(map(print_event, rtk.trace_generate(nodes=16, days=54, seed=3, **rates))))
         policies = ("slipstream", "worker-lost", "degree-lowered", "ntp")
-        shape = {"pp": 4, "dp": 8, "microbatches": 16, "tensor_parallel": 4}
-        rtk.draw(rtk.replay(profile, str(trace), cluster="16x8", policies=policies, **shape), str(picture))
+        whole = partial(rtk.replay, cluster="16x8", policies=policies, tensor_parallel=4)
+        rtk.draw(whole(profile, str(trace), pp=4, dp=8, microbatches=16), str(picture))
         return picture.read_text()
 
 

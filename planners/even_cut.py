@@ -38,20 +38,30 @@ def even_cut(times: Sequence[float], placement: Placement) -> list[int]:
         times: of each layer, in s.
         placement: the virtual stages of each column, no more than there are layers.
     """
-    return list(_even_cut(tuple(times), placement))
+    return even_cut_of_columns([times] * len(placement), placement)
 
 
-@lru_cache(maxsize=64)  # a job asks for the same cut with many numbers of pipelines
-def _even_cut(times: tuple[float, ...], placement: Placement) -> tuple[int, ...]:
-    stages = sum(map(len, placement))
-    sums = np.array([0.0, *accumulate(times)])
-    if sums[-1] > 0:
-        sums /= sums[-1]
-    if comb(len(times) - 1, stages - 1) <= MOST_CUTS:
-        cuts = np.array(list(combinations(range(1, len(times)), stages - 1)), dtype=np.int64).reshape(-1, stages - 1)
-        return _ends(cuts[_best(_worth(sums, cuts, placement))], len(times))
+def even_cut_of_columns(times: Sequence[Sequence[float]], placement: Placement) -> list[int]:
+    """The same where a layer takes another time on each column, such as on another number of GPUs.
+
+    Args:
+        times: of each column, what each layer takes there, in s.
+        placement: as for `even_cut`.
+    """
+    return list(_even_cut(tuple(map(tuple, times)), placement))
+
+
+@lru_cache(maxsize=512)  # a job asks for the same cut with many numbers of pipelines
+def _even_cut(times: tuple[tuple[float, ...], ...], placement: Placement) -> tuple[int, ...]:
+    stages, count = sum(map(len, placement)), len(times[0])
+    sums = np.array([[0.0, *accumulate(own)] for own in times])
+    if sums[:, -1].max() > 0:
+        sums /= sums[:, -1].max()
+    if comb(count - 1, stages - 1) <= MOST_CUTS:
+        cuts = np.array(list(combinations(range(1, count), stages - 1)), dtype=np.int64).reshape(-1, stages - 1)
+        return _ends(cuts[_best(_worth(sums, cuts, placement))], count)
     found = paired_cut(sums, placement)
-    return _ends(searched_cut(sums, placement) if found is None else found, len(times))
+    return _ends(searched_cut(sums, placement) if found is None else found, count)
 
 
 def _ends(cut: Ints, count: int) -> tuple[int, ...]:
@@ -60,8 +70,11 @@ def _ends(cut: Ints, count: int) -> tuple[int, ...]:
 
 def _worth(sums: Floats, cuts: Ints, placement: Placement) -> tuple[Floats, Floats, Floats, Floats]:
     """Of each cut (a row of boundaries): the largest worker, the largest chunk, and both sums of squares."""
-    bounds = np.concatenate([np.zeros((len(cuts), 1), int), cuts, np.full((len(cuts), 1), len(sums) - 1)], axis=1)
-    chunks = np.diff(sums[bounds], axis=1)
+    bounds = np.concatenate([np.zeros((len(cuts), 1), int), cuts, np.full((len(cuts), 1), sums.shape[1] - 1)], axis=1)
+    columns = np.zeros(bounds.shape[1] - 1, int)
+    for column, held in enumerate(placement):
+        columns[list(held)] = column
+    chunks = sums[columns, bounds[:, 1:]] - sums[columns, bounds[:, :-1]]
     workers = np.stack([sum((chunks[:, stage] for stage in held), np.zeros(len(cuts))) for held in placement], axis=1)
     squares = ((one * one).sum(axis=1) for one in (workers, chunks))
     return workers.max(axis=1), chunks.max(axis=1), *squares
@@ -80,42 +93,46 @@ def _best(worth: Sequence[Floats]) -> int:
 
 
 def paired_cut(sums: Floats, placement: Placement) -> Ints | None:
-    """The exact cut for a loop or a V of two chunks; None for other placements, and where that would take too long."""
-    columns, count = len(placement), len(sums) - 1
+    """The exact cut for a loop or a V of two chunks; None for other placements, and where that would take too long.
+
+    Args:
+        sums: of the first layers, from 0 to all, as each column takes them; columns x (layers + 1).
+        placement: the virtual stages of each column.
+    """
+    columns, count = len(placement), sums.shape[1] - 1
     if placement == loop_placement(columns, 2) and columns * count**5 / 30 <= MOST_STEPS:
         middles = range(columns, count - columns + 1)
-        ways = [(sums[: middle + 1], sums[middle:] - sums[middle]) for middle in middles]
+        ways = [(sums[:, : middle + 1], sums[:, middle:] - sums[:, middle, None]) for middle in middles]
         meets = False
     elif placement == v_placement(columns, 2) and columns * count**4 <= MOST_STEPS:
-        ways, meets = [(sums, sums[-1] - sums[::-1])], True
+        ways, meets = [(sums, sums[:, -1:] - sums[:, ::-1])], True
     else:
         return None
-    worker = min(_legs(left, right, columns, meets, inf)[0] for left, right in ways)
+    worker = min(_legs(left, right, meets, inf)[0] for left, right in ways)
     limit = worker * (1 + 10**-DIGITS)
-    found = [(_legs(left, right, columns, meets, limit), count - len(right) + 1) for left, right in ways]
+    found = [(_legs(left, right, meets, limit), count - right.shape[1] + 1) for left, right in ways]
     (_, first, second), start = min(found, key=lambda one: one[0][0])
     behind = [count - one for one in reversed(second[:-1])] if meets else [start + one for one in second[:-1]]
     return np.array([*first, *behind], dtype=np.int64)
 
 
-def _legs(left: Floats, right: Floats, columns: int, meets: bool, limit: float) -> tuple[float, list[int], list[int]]:
+def _legs(lefts: Floats, rights: Floats, meets: bool, limit: float) -> tuple[float, list[int], list[int]]:
     """The best way to cut two legs into a range a column each.
 
     Args:
-        left, right: sums of the first layers of either leg.
-        columns: ranges of each.
+        lefts, rights: sums of the first layers of either leg, as each column takes them.
         meets: whether both are of the same layers and end where they meet; else each ends at its end.
         limit: infinite: the largest sum of a column's two ranges counts; else it is kept, and the largest range counts.
 
     Returns:
         What counts, infinite where no cut keeps the limit, and the ends of the ranges of either leg.
     """
-    # From one end to a later one, as the rows and columns say.
-    width = np.where(np.tri(len(right), dtype=bool), inf, right[None, :] - right[:, None])
-    best = np.full((len(left), len(right)), inf)
+    best = np.full((lefts.shape[1], rights.shape[1]), inf)
     best[0, 0] = 0.0
     came: list[tuple[Ints, Ints]] = []
-    for _ in range(columns):
+    for left, right in zip(lefts, rights, strict=True):
+        # From one end to a later one, as the rows and columns say.
+        width = np.where(np.tri(len(right), dtype=bool), inf, right[None, :] - right[:, None])
         reached, before, below = np.full(best.shape, inf), np.zeros(best.shape, int), np.zeros(best.shape, int)
         for i in range(len(left) - 1):
             if best[i].min() == inf:
@@ -130,7 +147,7 @@ def _legs(left: Floats, right: Floats, columns: int, meets: bool, limit: float) 
             below[i + 1 :][better] = origin[better]
         best = reached
         came.append((before, below))
-    i, j = len(left) - 1, len(right) - 1
+    i, j = lefts.shape[1] - 1, rights.shape[1] - 1
     if meets:
         i = int(np.fliplr(best).diagonal().argmin())
         j -= i
@@ -149,12 +166,13 @@ def searched_cut(sums: Floats, placement: Placement) -> Ints:
     """A cut that no small move of boundaries makes better: the best of those found from even chunks and from near them.
 
     Args:
-        sums: of the first layers, from 0 to all.
+        sums: as for `paired_cut`.
         placement: the virtual stages of each column.
     """
-    count, boundaries = len(sums) - 1, sum(map(len, placement)) - 1
+    count, boundaries = sums.shape[1] - 1, sum(map(len, placement)) - 1
     moves = np.array(list(_moves(boundaries)), dtype=np.int64)
-    even = _apart(np.searchsorted(sums, sums[-1] * np.arange(1, boundaries + 1) / (boundaries + 1)), count)
+    first = sums[0]
+    even = _apart(np.searchsorted(first, first[-1] * np.arange(1, boundaries + 1) / (boundaries + 1)), count)
     chance = np.random.default_rng(0)
     kicked = [even, *(_apart(even + chance.integers(-REACH, REACH + 1, boundaries), count) for _ in range(KICKS))]
     found = np.array([_descended(sums, placement, start, moves) for start in kicked])
@@ -174,7 +192,7 @@ def _descended(sums: Floats, placement: Placement, cut: Ints, moves: Ints) -> In
     """The cut after the best of these moves, again and again until none makes it better."""
     while True:
         tried = cut + moves
-        bounds = np.pad(tried, ((0, 0), (1, 1)), constant_values=((0, 0), (0, len(sums) - 1)))
+        bounds = np.pad(tried, ((0, 0), (1, 1)), constant_values=((0, 0), (0, sums.shape[1] - 1)))
         tried = tried[(np.diff(bounds, axis=1) > 0).all(axis=1)]  # the first of them moves nothing
         worker, chunk, squares, chunk_squares = _worth(sums, tried, placement)
         best = _best((worker, squares, chunk, chunk_squares))

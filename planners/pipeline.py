@@ -19,10 +19,11 @@ from .scheduling.problem import KINDS, Orders, Problem, alone, home_problem
 from .scheduling.solve import Effort
 from .shape import Shape, plan_without_orders, shape_options
 
+THOROUGH = Effort("heuristic")  # for those who have a second or two
 SPLIT_KINDS: tuple[Kind, ...] = ("F", "I", "W")  # of operation codes, whose jobs are the micro-batches here
 
 
-def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
+def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule, effort: Effort = THOROUGH) -> Plan:
     """Plan fault-free pipelines of one shape.
 
     Args:
@@ -30,6 +31,7 @@ def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
         shape: stages, pipelines, micro-batches, limits and delays.
         schedule: GPipe, 1F1B or zero-bubble; with several virtual stages a worker, 1F1B is the best order of full
             backwards that is found, such as interleaved 1F1B on a loop, and zero-bubble that of I and W apart.
+        effort: how hard to try where orders are searched for: those of several virtual stages, or with pairs.
 
     Returns:
         A checked plan with its prediction.
@@ -49,7 +51,7 @@ def plan_pipeline(profile: Profile, shape: Shape, schedule: Schedule) -> Plan:
             "GPipe has one stage a worker", where="--schedule", fix="take 1f1b or zero-bubble, or --placement plain"
         )
     empty = plan_without_orders(profile, shape, planner)
-    return with_placed_pipelines(empty, split=schedule == "zero-bubble", effort=Effort("heuristic"))
+    return with_placed_pipelines(empty, split=schedule == "zero-bubble", effort=effort)
 
 
 def scheduled(plan: Plan, schedule: Schedule) -> Plan:

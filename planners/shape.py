@@ -22,7 +22,7 @@ from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Sta
 from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.text import joined
-from .even_cut import Floats, even_cut
+from .even_cut import Floats, even_cut_of_columns
 
 PlacementName = Literal["plain", "loop", "v"]
 
@@ -99,9 +99,11 @@ class Shape:
         if isinstance(self.tensor_parallel, int):
             return
         if len(self.tensor_parallel) != self.pp:
-            raise self._wrong_degrees(f"{len(self.tensor_parallel)} tensor-parallel degrees for {self.pp} stages")
-        if self.columns is not None:
-            raise self._wrong_degrees("a worker of several virtual stages has one tensor-parallel degree")
+            raise InvalidInputError(
+                f"{len(self.tensor_parallel)} tensor-parallel degrees for {self.pp} {self.noun}s",
+                where=f"--tensor-parallel {print_degrees(self.tensor_parallel)}",
+                fix=f"give one degree for all, or one a {self.noun}",
+            )
 
     @property
     def columns(self) -> Placement | None:
@@ -158,10 +160,6 @@ class Shape:
         """
         self._require(PLANNED)
 
-    def _wrong_degrees(self, what: str) -> InvalidInputError:
-        where = f"--tensor-parallel {print_degrees(self.tensor_parallel)}"
-        return InvalidInputError(what, where=where, fix="give one degree for all, or one a stage (--placement plain)")
-
     def _require(self, bounds: Sequence[SizeLimit]) -> None:
         sizes = {name: int(getattr(self, name)) for name in SPELLED}
         for bound in (one.of_chunks(self.chunks) for one in bounds):
@@ -210,7 +208,7 @@ def template_of(profile: Profile, shape: Shape) -> Template:
     if shape.columns is None:
         template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
     else:
-        template = cut_chunks(profile, shape.columns, shape.dp, shape.degree)
+        template = cut_chunks(profile, shape.columns, shape.dp, shape.tensor_parallel)
     made = with_limits_and_delays(template, shape.memory_limit_bytes, common)
     return with_overlap(made, profile, shape)
 
@@ -257,7 +255,7 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placem
     if placement is None:
         template = template_of(profile, shape)
     else:
-        template = with_overlap(cut_chunks(profile, placement, shape.dp, shape.degree), profile, shape)
+        template = with_overlap(cut_chunks(profile, placement, shape.dp, shape.tensor_parallel), profile, shape)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},
@@ -350,14 +348,15 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degre
     )
 
 
-def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parallel: int = 1) -> Template:
+def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parallel: Degrees = 1) -> Template:
     """Cut a profile's layers into virtual stages so that the busiest worker has as little to do as can be.
 
     Args:
         profile: the model's costs.
         placement: the virtual stages of each column.
         peers: workers that hold each column (data-parallel degree), for the all-reduce time.
-        tensor_parallel: GPUs of a worker, which share every layer; bytes and limits are those of each.
+        tensor_parallel: GPUs of a worker, which share every layer, of all columns or of each; bytes and limits are
+            those of each GPU.
 
     Returns:
         A template `t0` with that placement. A limit is what the profile's device leaves beside all chunks of a worker,
@@ -374,16 +373,21 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
             where="--chunks",
             fix="take fewer chunks, or fewer stages (--pp)",
         )
-    times = _work_s(profile, tensor_parallel)
-    ends = even_cut(times, placement)
+    columns = len(placement)
+    degrees = by_column(tensor_parallel, columns)
+    work_s = {degree: _work_s(profile, degree) for degree in sorted(set(degrees))}
+    ends = even_cut_of_columns([work_s[degree] for degree in degrees], placement)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
     summed = [summed_bytes(profile.layers, [span], beside=earlier[v]) for v, span in enumerate(ranges)]
-    columns = len(placement)
     seating = PipelineSeats(columns, peers, tensor_parallel)
-    reducing = (seating.rings(profile.network, 0), peers)
-    cut = [_stage(profile, span, summed[v], reducing, tensor_parallel) for v, span in enumerate(ranges)]
-    rooms = [_room_bytes(profile, [ranges[v] for v in held], tensor_parallel) for held in placement]
+    column_of = {v: column for column, held in enumerate(placement) for v in held}
+    cut = [
+        _stage(profile, span, summed[v], (seating.rings(profile.network, column_of[v]), peers), degrees[column_of[v]])
+        for v, span in enumerate(ranges)
+    ]
+    held_by_columns = zip(placement, degrees, strict=True)
+    rooms = [_room_bytes(profile, [ranges[v] for v in held], degree) for held, degree in held_by_columns]
     known = tuple(room for room in rooms if room is not None)
     unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
     crossed = links_crossed(unlinked)

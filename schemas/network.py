@@ -6,10 +6,17 @@ has a GPU's own path: at one moment few of a node's GPUs send one. Measured on 3
 sums fit with the node's bandwidth divided by the rings, and hops with that of a pair.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .degrees import Degrees
-from .profile import Connection, Network
+from .profile import Connection, Network, SideBySide
+
+
+def seated_in(network: Network, side_by_side: SideBySide) -> Network:
+    """A network with the GPUs of its nodes seated in this order; where nothing says what nodes share, as it is."""
+    if network.node is None or network.node.side_by_side == side_by_side:
+        return network
+    return replace(network, node=replace(network.node, side_by_side=side_by_side))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
 from .cluster_file import YamlValue, read_yaml
+from .degrees import AUTO
 from .documents import read_document
 from .errors import RtkError
 from .files import STANDARD_STREAM
@@ -158,7 +159,8 @@ def _jobs(value: YamlValue) -> Iterator[SweepChoice[AskedJob]]:
     entries = value.entries((*COUNTS, "schedule", "memory_limit", "placement"))
     require_keys(value, entries, "pp", "microbatches")
     for chosen in choices(entries):
-        asked = AskedJob(**{key: chosen[key].count() for key in COUNTS if key in chosen})  # type: ignore[arg-type]
+        counts = {key: chosen[key].count() for key in COUNTS if key in chosen and not _is_auto(key, chosen)}
+        asked = AskedJob(**counts)  # type: ignore[arg-type]
         if (schedule := chosen.get("schedule")) is not None:
             asked = replace(asked, schedule=word(schedule, get_args(LeanSchedule)))
         if (placement := chosen.get("placement")) is not None:
@@ -167,6 +169,11 @@ def _jobs(value: YamlValue) -> Iterator[SweepChoice[AskedJob]]:
             with placed(limit):
                 asked = replace(asked, memory_limit_bytes=parse_memory_limit(limit.text()))
         yield SweepChoice(texts(chosen), asked, value)
+
+
+def _is_auto(key: str, chosen: Mapping[str, YamlValue]) -> bool:
+    """Whether it is the profile's best degree that is asked for, which depends on the profile and the machines."""
+    return key == "tensor_parallel" and chosen[key].text() == AUTO
 
 
 def _costs(value: YamlValue) -> list[SweepChoice[Costs]]:

@@ -5,8 +5,10 @@ And what tests of several folders share.
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +27,12 @@ settings.register_profile(
 )
 settings.load_profile("rtk")
 
+# A shell starts what it puts into the background deaf to Ctrl-C, and so are all its children: tests that press it, in
+# this process or in one of its own, would wait until their time is up.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
 
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: tests of real processes mostly wait."""
@@ -42,8 +50,20 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+# Files of a few long tests, which come first: else the last of them keeps one process alone when all others are done.
+LONG = ("test_tour_training.py", "papers/test_slipstream.py", "test_pages.py", "test_tour_profiling.py", "test_tour.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long files first, all others in their order."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 @pytest.fixture
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local search gives up after a tenth of its tries: for tests of what holds however long it searches."""
     monkeypatch.setattr("rtk.planners.scheduling.solve.ANNEALING_RUNS", 600)
     monkeypatch.setattr("rtk.planners.scheduling.solve.MOVES", 2000)
+    monkeypatch.setattr("rtk.planners.placement.search.ANNEALING_RUNS", 600)
+    monkeypatch.setattr("rtk.planners.placement.moves.MOVES", 2000)

@@ -12,8 +12,7 @@ from rtk.planners.explain.account import IterationAccount
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.planners.shape import Shape
-from rtk.profilers.analytic.configuration import MODELS
-from rtk.profilers.analytic.costs import WORKS, MicrobatchShape
+from rtk.profilers.analytic.costs import WORKS
 from rtk.profilers.analytic.estimate import Correction, Corrections, Learned, profile_analytic
 from rtk.profilers.analytic.parts import parts_of
 from rtk.profilers.analytic.software import Software
@@ -94,7 +93,7 @@ def test_a_calibration_corrects_all_but_the_sums() -> None:
     usual = computed(checkpointing=True)
     twice = Correction(2.0, 2.0)
     corrections = {kind: Corrections(twice, twice, twice) for kind in WORKS}
-    learned = Learned(corrections, MODELS["gpt-tiny"].shape, MicrobatchShape(8, 256, "fp16"), "a log", ())
+    learned = Learned(corrections, "fp16", None, None, "a log", ())
     slower = computed(checkpointing=True, calibrate=learned)
     before, after = (
         seconds(account(plan_pipeline(one, Shape(1, 1, 2, tensor_parallel=4), "1f1b"), one)) for one in (usual, slower)

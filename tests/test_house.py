@@ -60,18 +60,20 @@ def test_wings_never_meet() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _modules_after(arguments: list[str], exit_code: int = 0) -> set[str]:
-    """The top-level modules that are loaded once `rtk` has run with these arguments, and ended with this code."""
+def _modules_after(*lines: list[str], exit_code: int = 0) -> set[str]:
+    """The top-level modules that are loaded once `rtk` has run with each of these arguments, and ended with this
+    code."""
     script = """
 import json, sys
 from rtk.cli.main import main
-try:
-    main(json.loads(sys.argv[1]))
-except SystemExit as end:
-    if (end.code or 0) != int(sys.argv[2]): raise
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        if (end.code or 0) != int(sys.argv[2]): raise
 sys.stderr.write("\\nMODULES " + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
-    command = [sys.executable, "-c", script, json.dumps(arguments), str(exit_code)]
+    command = [sys.executable, "-c", script, json.dumps(lines), str(exit_code)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stderr.rpartition("MODULES ")[2]))
@@ -94,7 +96,6 @@ def test_help_loads_nothing_heavy(arguments: list[str], heavy: set[str]) -> None
     assert _modules_after(arguments) & heavy == set()
 
 
-@pytest.mark.parametrize("name", ["gpt-tinny", "meta-llama/Llama-3-8B", "nowhere.py:make", "nowhere/config.json"])
 @pytest.mark.parametrize(
     ("command", "needed"),
     [
@@ -102,9 +103,10 @@ def test_help_loads_nothing_heavy(arguments: list[str], heavy: set[str]) -> None
         (["run", str(ROOT / "tests" / "golden" / "plan-two-stages.json"), "--model"], {"numpy"}),  # to check the plan
     ],
 )
-def test_a_wrong_model_name_loads_nothing_heavy(command: list[str], needed: set[str], name: str) -> None:
+def test_a_wrong_model_name_loads_nothing_heavy(command: list[str], needed: set[str]) -> None:
     """A model that is not there is told without torch or transformers: in half a second."""
-    assert _modules_after([*command, name], exit_code=2) & LIGHT - needed == set()
+    names = ("gpt-tinny", "meta-llama/Llama-3-8B", "nowhere.py:make", "nowhere/config.json")
+    assert _modules_after(*([*command, name] for name in names), exit_code=2) & LIGHT - needed == set()
 
 
 def test_planning_loads_neither_torch_nor_painters(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...schemas.documents import digest
+from ...schemas.network import seated_in
 from ...schemas.plan import Plan
 from ...schemas.site import Site
 from .search import BestQuestion, PricedShape
@@ -61,9 +62,19 @@ class BestShapes:
         """The plan of the best shape; its options say what it was chosen among."""
         made = self.best.plan()
         source = self.best.shape.form.source
-        made = self.site.signed(replace(made, inputs={**made.inputs, "profile": digest(source)}), source)
-        told = {"batch": self.question.batch, "sharded_over": self.best.shape.shards, **self.ruled_out}
+        made = self._seated().signed(replace(made, inputs={**made.inputs, "profile": digest(source)}), source)
+        told: dict[str, Any] = {"batch": self.question.batch, "sharded_over": self.best.shape.shards, **self.ruled_out}
+        if self.question.has_orders:
+            told |= {"side_by_side": self.best.way.side_by_side}
         return replace(made, planner=replace(made.planner, options=made.planner.options | {OPTION: told}))
+
+    def _seated(self) -> Site:
+        """The machines with the GPUs of their nodes seated as the best shape has them."""
+        cluster = self.site.cluster
+        if cluster is None:
+            return self.site
+        network = seated_in(cluster.network, self.best.way.side_by_side)
+        return replace(self.site, cluster=replace(cluster, network=network))
 
     def tree(self) -> dict[str, Any]:
         """The answer as JSON has it: times in s, sizes in bytes."""
@@ -94,6 +105,8 @@ class BestShapes:
             "schedule": one.way.schedule,
             "placement": one.way.placement,
             "chunks": one.way.chunks,
+            "side_by_side": one.way.side_by_side,
+            "overlap": one.way.overlap,
             "gpus": shape.gpus,
             "iteration_time_s": one.iteration_time_s,
             "samples_per_s": one.samples_per_s(self.question.batch),

@@ -8,22 +8,29 @@ was made is ruled out for good.
    than their mean, which no cut changes. A layer is never cut, so somebody does all of the dearest one. And one
    micro-batch has to go all the way down and up.
 2. **Memory, not cut yet.** Parameters, state and one micro-batch's activations are somewhere: the fullest worker holds
-   no less than the mean.
-3. **A cut, without orders.** A stage begins when the first micro-batch has come to it through all stages before, has
-   its work, its sum and its step. Under 1F1B, whose order is known, more is: a stage with warm-up k waits for its first
-   backward until that has gone down and come back, and k - 1 of its forwards at most fill that time; and its last
-   backward goes up through all stages before.
+   no less than the mean. And a layer's activations are held while their micro-batch goes down and comes back through
+   all layers behind it: bytes times seconds, over all layers and micro-batches, fit what all workers have together.
+3. **A cut, without orders.** A worker begins when the first micro-batch has come to it through all stages before, has
+   its work, its sum and its step. **Turns:** of micro-batches, no more than it has room for are between their F and the
+   end of their I at once; each is there for as long as the way down and back takes, so those beyond wait for a turn of
+   others. Workers of several stages have room for bytes times seconds, as above. After the last I its micro-batch goes
+   up through all stages before. Under 1F1B, whose order is known, there are never more than the warm-up; and a stage
+   waits for its first backward until that has come, which its forwards fill in part.
+
+A pair of F and B side by side takes at least the profile's share of both, and no pass is shorter for it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from math import ceil
 
 from ...schemas.plan import Stage, Template
-from ...schemas.profile import LayerCost, summed_bytes
+from ...schemas.profile import LayerCost, activations_held, summed_bytes
 from ..gpu_memory import FRAGMENTS, FRAMEWORK_BYTES, GpuMemory
 from ..scheduling.list_schedule import most_in_flight
+from ..scheduling.problem import ROUNDING
 from .forms import CostedForm, handed_out_bytes
 
 SLACK = 1 - 1e-9  # sums of floats in another order differ by less
@@ -45,7 +52,7 @@ class FormTotals:
     def works_s(self) -> list[float]:
         """Of each layer, the least that its passes add to a stage for one micro-batch."""
         profile = self.form.profile
-        return [profile.least_work_s(self._cost(number)) for number in range(len(profile.layers))]
+        return [profile.least_work_s(cost) for cost in self._costs]
 
     @cached_property
     def work_s(self) -> float:
@@ -60,14 +67,30 @@ class FormTotals:
     @cached_property
     def step_s(self) -> float:
         """The optimizer's step of all layers."""
-        return sum(self._cost(number).optimizer_s for number in range(len(self.form.profile.layers)))
+        return sum(cost.optimizer_s for cost in self._costs)
 
     @cached_property
     def summed_bytes(self) -> float:
         """What the sum of all gradients sends, a tied matrix's once; of all GPUs of a worker together."""
         return summed_bytes(self.form.profile.layers, [(0, len(self.form.profile.layers))])
 
-    def least_s(self, pp: int, microbatches: int, sum_s: float, shards: int) -> float:
+    @cached_property
+    def _ways_s(self) -> list[float]:
+        """From each layer on, what a micro-batch takes down to the last one and back at least: W is not on its way."""
+        inner = self.form.profile.inner
+        rounds_s = []
+        for cost in self._costs:
+            back_s = min(cost.backward_input_s - inner.backward_input_s, cost.full_s - inner.backward_s)
+            rounds_s.append(cost.forward_s - inner.forward_s + back_s)
+        return list(accumulate(reversed(rounds_s)))[::-1]
+
+    @cached_property
+    def held_byte_s(self) -> float:
+        """Bytes times seconds for which activations of one micro-batch are held, of all layers, at least."""
+        held = (activations_held([layer], self.degree) for layer in self.form.profile.layers)
+        return sum(size * way_s for size, way_s in zip(held, self._ways_s, strict=True))
+
+    def least_s(self, pp: int, microbatches: int, sum_s: float, shards: int, overlap: float = 1.0) -> float:
         """No plan of so many stages takes less.
 
         Args:
@@ -75,71 +98,132 @@ class FormTotals:
             microbatches: of a pipeline.
             sum_s: what the sum of all parameters' gradients takes, if one worker had them all.
             shards: pipelines that share the optimizer's state; 1: none does.
+            overlap: what passes side by side take over the same one after the other.
         """
-        mean_s = (microbatches * self.work_s + sum_s + self.step_s / shards) / pp
-        return SLACK * max(mean_s, microbatches * self.longest_s, self.work_s)
+        mean_s = (overlap * microbatches * self.work_s + sum_s + self.step_s / shards) / pp
+        longest_s = overlap * microbatches * self.longest_s
+        return SLACK * max(mean_s, longest_s, self._ways_s[0], self._held_s(pp, microbatches, shards))
+
+    def _held_s(self, pp: int, microbatches: int, shards: int) -> float:
+        """For how long activations fill what workers have for them, if they do from the start to the end."""
+        memory_bytes = self.form.profile.device.memory_bytes
+        if memory_bytes is None:
+            return 0.0
+        whole = self._whole
+        own_bytes = self._split_bytes(shards) - whole.activations_bytes + pp * whole.buffers_bytes
+        room_bytes = pp * (memory_bytes - FRAMEWORK_BYTES) / (1 + FRAGMENTS) - own_bytes
+        return microbatches * self.held_byte_s / room_bytes if room_bytes > 0 else 0.0
 
     @cached_property
     def _whole(self) -> GpuMemory:
         return self.form.whole(self.degree)
 
+    def _split_bytes(self, shards: int) -> float:
+        """What all workers of a pipeline hold together beside buffers, with one micro-batch under way."""
+        whole = self._whole
+        return handed_out_bytes(whole) - whole.buffers_bytes - whole.optimizer_bytes * (1 - 1 / shards)
+
     def least_bytes(self, pp: int, shards: int) -> float:
         """The fullest GPU of a pipeline holds no less, with one micro-batch under way."""
-        whole = self._whole
-        split = handed_out_bytes(whole) - whole.buffers_bytes - whole.optimizer_bytes * (1 - 1 / shards)
-        return SLACK * (FRAMEWORK_BYTES + (1 + FRAGMENTS) * (split / pp + whole.buffers_bytes))
+        each = self._split_bytes(shards) / pp + self._whole.buffers_bytes
+        return SLACK * (FRAMEWORK_BYTES + (1 + FRAGMENTS) * each)
 
-    def _cost(self, number: int) -> LayerCost:
-        layer = self.form.profile.layers[number]
-        return next(cost for cost in layer.costs if cost.tensor_parallel == self.degree)
+    @cached_property
+    def _costs(self) -> list[LayerCost]:
+        return [
+            next(cost for cost in layer.costs if cost.tensor_parallel == self.degree)
+            for layer in self.form.profile.layers
+        ]
 
 
 def least_of_cut(template: Template, microbatches: int, *, in_order: bool) -> float:
     """No orders of a pipeline of this template take less, in s.
 
     Args:
-        template: of one stage a worker.
-        microbatches: of the pipeline.
-        in_order: whether the order is that of 1F1B.
+        template: of the pipeline.
+        microbatches: of it.
+        in_order: whether the order is that of 1F1B, of one stage a worker.
 
     Raises:
         InfeasibleError: a memory limit does not admit a single micro-batch.
     """
-    stages, hops = template.stages, [0.0, *(link.delay_s for link in template.links)]
-    rooms = most_in_flight(stages, microbatches)
-    arrives_s = list(accumulate(stage.forward_s for stage in stages))
-    ways_s = list(accumulate(hops))
-    heads_s = [a - stage.forward_s + way for a, stage, way in zip(arrives_s, stages, ways_s, strict=True)]
-    if in_order:
-        return SLACK * _of_1f1b(stages, rooms, heads_s, ways_s, microbatches)
-    after_s = [stage.allreduce_s + stage.optimizer_s for stage in stages]
-    ends_s = zip(heads_s, stages, after_s, strict=True)
-    return SLACK * max(head_s + microbatches * _least_work_s(stage) + end_s for head_s, stage, end_s in ends_s)
+    rooms = most_in_flight(template.stages, microbatches)
+    ways = StageWays(template, in_order)
+    longest_s = 0.0
+    depth = microbatches
+    for column, held in enumerate(template.columns):
+        first = held[0]
+        begins_s, ends_s = ways.heads_s[first], ways.ends_s[first]
+        work_s = microbatches * sum(ways.works_s[stage] for stage in held)
+        if in_order:
+            depth = min(depth, len(template.stages) - column, rooms[column])
+            stage = template.stages[first]
+            waits_s = ways.turns_s[first] - ways.works_s[first] - (depth - 1) * stage.forward_s
+            longest_s = max(longest_s, begins_s + work_s + max(0.0, waits_s) + ends_s)
+            turns_s = ceil(microbatches / depth) * ways.turns_s[first]
+        else:
+            longest_s = max(longest_s, begins_s + work_s + ways.after_s[column])
+            turns_s = _turns_s(template, column, microbatches, ways.turns_s)
+        longest_s = max(longest_s, begins_s + turns_s + ends_s)
+    return SLACK * longest_s
 
 
-def _least_work_s(stage: Stage) -> float:
-    halves_s = stage.backward_input_s + stage.backward_weight_s
-    return stage.forward_s + (halves_s if stage.backward_s is None else min(halves_s, stage.backward_s))
+def _turns_s(template: Template, column: int, microbatches: int, turns_s: Sequence[float]) -> float:
+    """How long a worker's room for activations is in use at least, in s; 0 without a limit."""
+    limit_bytes = template.limit_bytes(column)
+    held = template.columns[column]
+    byte_s = sum(template.stages[stage].activation_bytes * turns_s[stage] for stage in held)
+    if limit_bytes is None or not byte_s:
+        return max(turns_s[stage] for stage in held)
+    room_bytes = limit_bytes * (1 + ROUNDING)
+    if len(held) > 1:
+        return max(microbatches * byte_s / room_bytes, *(turns_s[stage] for stage in held))
+    most = max(1, int(room_bytes // template.stages[held[0]].activation_bytes))
+    return ceil(microbatches / most) * turns_s[held[0]]
 
 
-def _of_1f1b(
-    stages: Sequence[Stage], rooms: Sequence[int], heads_s: Sequence[float], ways_s: Sequence[float], count: int
-) -> float:
-    """The same under 1F1B; `heads_s` are when stages can begin, `ways_s` what the links before them take."""
-    fulls_s = [stage.duration_s("B") for stage in stages]
-    rounds_s = [0.0, *accumulate(stage.forward_s + full_s for stage, full_s in zip(stages, fulls_s, strict=True))]
-    # After a stage's last operation its backward goes up: the end is that of the stage before which ends last.
-    ends_s: list[float] = []
-    for index, stage in enumerate(stages):
-        own_s = stage.allreduce_s + stage.optimizer_s
-        hop_s = ways_s[index] - ways_s[index - 1] if index else 0.0
-        before_s = hop_s + fulls_s[index - 1] + ends_s[-1] if index else 0.0
-        ends_s.append(max(own_s, before_s))
-    depth, longest_s = count, 0.0
-    for index, stage in enumerate(stages):
-        depth = min(depth, len(stages) - index, rooms[index])
-        down_and_up_s = rounds_s[-1] - rounds_s[index + 1] + 2 * (ways_s[-1] - ways_s[index])
-        waits_s = max(0.0, down_and_up_s - (depth - 1) * stage.forward_s)
-        working_s = count * (stage.forward_s + fulls_s[index]) + waits_s
-        longest_s = max(longest_s, heads_s[index] + working_s + ends_s[index])
-    return longest_s
+class StageWays:
+    """What comes before and behind the passes of each stage, in s, whatever the orders.
+
+    Args:
+        template: of the pipeline.
+        in_order: whether backward passes are full ones, in the order of 1F1B.
+
+    Attributes:
+        works_s: of each stage, what a micro-batch keeps its worker busy for.
+        heads_s: before when its first forward cannot start.
+        turns_s: from a micro-batch's F to the end of its I, or B.
+        after_s: of each column, its sums and its step.
+        ends_s: of each stage, from the end of its last I, or B, to the end.
+    """
+
+    def __init__(self, template: Template, in_order: bool) -> None:
+        stages, hops_s = template.stages, [link.delay_s for link in template.links]
+        overlap = 1.0 if template.overlap is None else template.overlap
+        fulls_s = [stage.duration_s("B") for stage in stages]
+        inputs_s = [min(stage.backward_input_s, full_s) for stage, full_s in zip(stages, fulls_s, strict=True)]
+        backs_s = fulls_s if in_order else inputs_s
+        weights_s = [0.0 if in_order else min(stage.backward_weight_s, _after_input_s(stage)) for stage in stages]
+        self.works_s = [_least_work_s(stage, overlap, in_order) for stage in stages]
+        rounds_s = [stage.forward_s + back_s for stage, back_s in zip(stages, backs_s, strict=True)]
+        self.heads_s = [0.0]
+        for stage, hop_s in zip(stages, hops_s, strict=False):
+            self.heads_s.append(self.heads_s[-1] + stage.forward_s + hop_s)
+        self.turns_s = [rounds_s[-1]]
+        for round_s, hop_s in zip(rounds_s[-2::-1], hops_s[::-1], strict=True):
+            self.turns_s.insert(0, round_s + 2 * hop_s + self.turns_s[0])
+        self.after_s = [sum(stages[v].allreduce_s + stages[v].optimizer_s for v in held) for held in template.columns]
+        self.ends_s: list[float] = []
+        for v, column in enumerate(template.column_of):
+            up_s = hops_s[v - 1] + backs_s[v - 1] + self.ends_s[-1] if v else 0.0
+            self.ends_s.append(max(weights_s[v] + self.after_s[column], up_s))
+
+
+def _after_input_s(stage: Stage) -> float:
+    """What of a full backward lies behind where I would end, as `StageWays` counts I."""
+    return stage.duration_s("B") - min(stage.backward_input_s, stage.duration_s("B"))
+
+
+def _least_work_s(stage: Stage, overlap: float, in_order: bool) -> float:
+    full_s, halves_s = stage.duration_s("B"), stage.backward_input_s + stage.backward_weight_s
+    return overlap * stage.forward_s + (full_s if in_order else min(overlap * full_s, halves_s))

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...schemas.errors import NoRoomError
+from ...schemas.network import seated_in
 from ...schemas.plan import Template
-from ...schemas.profile import Device, Layer, Profile, activations_held
+from ...schemas.profile import Device, Layer, Profile, SideBySide, activations_held
 from ..gpu_memory import FRAGMENTS, FRAMEWORK_BYTES, GpuMemory, gpu_memory
 
 
@@ -30,14 +31,16 @@ class CostedForm:
     microbatch_size: int
     recomputes: bool
 
-    def trained(self, shards: int) -> Profile:
+    def trained(self, shards: int, side_by_side: SideBySide = "stages") -> Profile:
         """The profile as planners are to see it: limits are given to them with the shape.
 
         Args:
             shards: pipelines over which the optimizer's state is sharded; 1: it is not.
+            side_by_side: whose GPUs sit in a node.
         """
         layers = self.profile.layers if shards == 1 else tuple(_sharded(layer, shards) for layer in self.profile.layers)
-        return replace(self.profile, layers=layers, device=Device(self.profile.device.name))
+        network = seated_in(self.profile.network, side_by_side)
+        return replace(self.profile, layers=layers, device=Device(self.profile.device.name), network=network)
 
     def whole(self, degree: int) -> GpuMemory:
         """What a GPU holds of all layers, with one micro-batch under way and an optimizer that is not sharded."""

@@ -115,7 +115,7 @@ def _passes(plan: Plan, worker: Worker) -> Iterator[tuple[Stage, str, float]]:
     """
     template = plan.template_of(worker.pipeline)
     order, pairs = worker.operations(), worker.pairs()
-    seats = {None: plan.seats_of(worker)[0], **{seat: seat for seat in plan.seats_of(worker)}}
+    seats: dict[int | None, int] = {None: plan.seats_of(worker)[0], **{seat: seat for seat in plan.seats_of(worker)}}
     counts: Counter[tuple[int, str, int | None]] = Counter()  # stage, kind, and that of the other of a pair
     for place, operation in enumerate(order):
         other = order[place + 1] if place in pairs else order[place - 1] if place - 1 in pairs else None

@@ -7,6 +7,7 @@ goes on at the next smaller tensor-parallel degree that the profile has costs at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -93,29 +94,47 @@ class WorkerByWorker:
         self._peaks_bytes = lru_cache(maxsize=MOST_KEPT)(self._activations_held)
 
     def begin(self, fleet: Fleet) -> TrainingState:
-        """As the policy."""
-        found = self._degrees(fleet.nodes, fleet.dead_gpus)
-        begun = self._policy.begin(self._seen(fleet, found))
-        if not self._fits(begun, found):
-            found = self._whole(found)
-            begun = self._policy.begin(self._seen(fleet, found))
-        return self._told(begun, found)
+        """As the policy, with all workers or, where that is no slower or memory wants it, with whole ones only."""
+        every = self._degrees(fleet.nodes, fleet.dead_gpus)
+        begun = {}
+        for degrees in _once(every, self._whole(every)):
+            found = self._policy.begin(self._seen(fleet, degrees))
+            if self._fits(found, degrees):
+                begun[found.microbatches_per_s] = self._told(found, degrees)
+        return begun[max(begun)]
 
     def react(self, standing: TrainingState, moment: Moment) -> Transition:
-        """As the policy; who goes on at a smaller degree is lost, and comes again.
+        """As the policy; who goes on at a smaller degree is lost, and comes again, unless the others are faster alone.
 
         A repaired GPU copies its part of the state beside training, and takes part from an iteration's end on.
         """
-        held, after = _held(standing), self._degrees(moment.fleet.nodes, moment.fleet.dead_gpus)
-        steps = self._policy.react(held, self._seen_moment(moment, after))
-        if not self._fits(steps[-1].standing if steps else held, after):
-            after = self._whole(after)
-            steps = self._policy.react(held, self._seen_moment(moment, after))
+        held, every = _held(standing), self._degrees(moment.fleet.nodes, moment.fleet.dead_gpus)
+        seated, hit = set(self._policy.seats(held).values()), set(map(self._worker_of, moment.lost_gpus))
+        whole = self._whole(every)
+        stay = whole | {worker: every[worker] for worker in every if worker in seated and worker not in hit}
+
+        found: list[tuple[float, Transition, Mapping[str, int]]] = []
+        for degrees in _once(every, stay, whole):
+            if degrees == whole != stay and found:
+                break  # that is for when somebody has no memory for a smaller degree
+            steps = self._policy.react(held, self._seen_moment(moment, degrees, seated))
+            last = steps[-1].standing if steps else held
+            if self._fits(last, degrees):
+                found.append((last.microbatches_per_s, steps, degrees))
+        _, steps, after = max(found, key=lambda one: one[0])
+        return tuple(self._finished(held, steps, moment, after))
+
+    def _finished(
+        self, held: TrainingState, steps: Transition, moment: Moment, after: Mapping[str, int]
+    ) -> Iterator[StateChange]:
+        """The policy's steps, counted in nodes, with what changes of degrees cost, and called what they are."""
         raised = self._raised(held, moment, after)
         if raised and steps and not any(step.interrupts for step in steps):
             steps = (self._raising(steps[-1], raised),)
-        told = tuple(replace(step, standing=self._told(step.standing, after)) for step in steps)
-        return tuple(self._named(step, moment, after) for step in told)
+        comes_again = any(worker in after for worker in map(self._worker_of, moment.lost_gpus))
+        for step in steps:
+            answer = "lower" if comes_again and step.answer == "join" else step.answer
+            yield replace(step, standing=self._told(step.standing, after), answer=answer)
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """As the policy."""
@@ -129,7 +148,8 @@ class WorkerByWorker:
 
     def _degrees(self, nodes: Collection[str], dead: Mapping[str, Collection[int]]) -> dict[str, int]:
         """The degree of each worker that can work, those that have all their GPUs first."""
-        whole, lowered = {}, {}
+        whole: dict[str, int] = {}
+        lowered: dict[str, int] = {}
         for node in nodes:
             for number in range(self._per_node):
                 lacks = sum(gpu // self._degree == number for gpu in dead.get(node, ()))
@@ -164,18 +184,18 @@ class WorkerByWorker:
     def _names(self, node: str) -> Iterator[str]:
         return (f"{node}:{number}" for number in range(self._per_node))
 
-    def _seen_moment(self, moment: Moment, after: Mapping[str, int]) -> Moment:
-        """The moment, as it happens to workers."""
+    def _seen_moment(self, moment: Moment, after: Mapping[str, int], seated: Collection[str]) -> Moment:
+        """The moment, as it happens to workers: who is at work and has lost a GPU, or works no more, is lost."""
         before = self._degrees_before(moment)
-        hit = dict.fromkeys(map(self._worker_of, moment.lost_gpus))
-        lost = [worker for node in moment.lost for worker in self._names(node)]
+        hit = set(map(self._worker_of, moment.lost_gpus))
+        gone = (worker for worker in seated if worker not in after or worker in hit or _node_of(worker) in moment.lost)
         came = [worker for worker in after if _node_of(worker) in moment.came or worker in hit or worker not in before]
         known = None if moment.known is None else self._seen(moment.known, after)
         return replace(
             moment,
             fleet=self._seen(moment.fleet, after),
             known=known,
-            lost=(*lost, *(worker for worker in hit if worker in before)),
+            lost=tuple(sorted(gone)),
             came=tuple(came),
             lost_gpus=(),
             came_gpus=(),
@@ -202,11 +222,6 @@ class WorkerByWorker:
         copying_s = copying_connection(self._job).transfer_s(most)
         pauses = regrouping(self._job.costs, planning_s=self._job.costs.planning_s)
         return replace(step, answer="raise", pauses=pauses, after_s=copying_s)
-
-    def _named(self, step: StateChange, moment: Moment, after: Mapping[str, int]) -> StateChange:
-        """A step in which workers come again at a smaller degree says so."""
-        lowered = any(worker in after for worker in map(self._worker_of, moment.lost_gpus))
-        return replace(step, answer="lower") if lowered and step.answer == "join" else step
 
     def _fits(self, held: TrainingState, degrees: Mapping[str, int]) -> bool:
         """Whether GPUs of smaller degrees hold what they would have to."""
@@ -252,8 +267,8 @@ class LowerDegrees:
         self._job = job
 
     def of(self, gpus: int) -> int:
-        """The largest degree of the profile for so many GPUs; 0: there is none."""
-        return max((degree for degree in self._stages if degree <= gpus), default=0)
+        """The largest degree of the profile for so many GPUs; 0: there is none, or not even state has room there."""
+        return max((degree for degree in self._roomy if degree <= gpus), default=0)
 
     def factor(self, degree: int) -> float:
         """How many times as long a worker takes for an iteration's work, in the stage that this costs most.
@@ -273,6 +288,13 @@ class LowerDegrees:
         own, lower = (activations_held(layers, one) for one in (self._job.shape.degree, degree))
         return self._state_bytes(stage, degree) + (activation_bytes * lower / own if own else 0.0)
 
+    @cached_property
+    def _roomy(self) -> tuple[int, ...]:
+        """The degrees at which a GPU of any stage holds at least parameters and state."""
+        memory_bytes = self._job.profile.device.memory_bytes or math.inf
+        numbers = range(self._job.shape.pp)
+        return tuple(one for one in self._stages if max(self._state_bytes(i, one) for i in numbers) <= memory_bytes)
+
     def _state_bytes(self, stage: int, degree: int) -> float:
         return gpu_bytes(self._job.profile.layers, replace(self._own[stage], tensor_parallel=degree))
 
@@ -291,6 +313,13 @@ class LowerDegrees:
         own = template_of(profile, shape).stages
         degrees = (degree for degree in profile.degrees if degree <= shape.degree)
         return {degree: stages_at(profile, own, shape.dp, degree) for degree in degrees}
+
+
+def _once(*choices: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    """Each of some choices once, in their order."""
+    for number, choice in enumerate(choices):
+        if choice not in choices[:number]:
+            yield choice
 
 
 def _held(standing: TrainingState) -> TrainingState:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel
-from .forms import Form
+from .forms import Form, pays
 from .one_machine import Chain, HeadsAndTails, Machine, Queue, Spot, heads_and_tails, most_binding, routes_of
 from .problem import KINDS, NO_WORKER, ROUNDING, WEIGHT, Problem, with_any_split
 
@@ -72,7 +72,8 @@ def limit_binds(chain: Chain, count: int) -> bool:
 def raise_by_memory(tasks: Sequence[Limited]) -> list[HeadsAndTails]:
     """Heads and tails, raised by what memory limits imply; each limit must admit a micro-batch."""
     cells = sum(task.known.heads_s[0].size for task in tasks)
-    return [raised(task, in_machine_code=cells > INTERPRETED_CELLS) for task in tasks]
+    in_machine_code = pays(raise_heads, cells, INTERPRETED_CELLS)
+    return [raised(task, in_machine_code=in_machine_code) for task in tasks]
 
 
 def raised(task: Limited, *, in_machine_code: bool) -> HeadsAndTails:

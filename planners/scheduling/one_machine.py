@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...schemas.kernels import compiled, kernel
+from .forms import pays
 from .problem import BACKWARD, FORWARD, KINDS, NO_WORKER, WEIGHT, Problem
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Solved(NamedTuple):
 def most_binding(machines: Sequence[Machine]) -> Solved:
     """The machine whose pre-emptive problem has the largest value; of several the one with the most critical work."""
     steps = sum(len(queues) * sum(len(queue.heads_s) for queue in queues) for _, queues in machines)
-    values = [jackson_preemptive(queues, in_machine_code=steps > INTERPRETED_STEPS) for _, queues in machines]
+    in_machine_code = pays(jackson, steps, INTERPRETED_STEPS)
+    values = [jackson_preemptive(queues, in_machine_code=in_machine_code) for _, queues in machines]
     largest_s = max(value_s for value_s, _ in values)
     solved = [
         Solved(spot, largest_s, critical(queues, value))

@@ -152,7 +152,8 @@ class PlanRunner:
         self._layout = layout if layout.size > len(program.workers) else None
         self._everyone = tuple(range(layout.size))
         self._store = environment_store() if store is None else store
-        self._refusals = Refusals(self._store, self.rank, layout.size, self.worker.name)
+        name = self.worker.name if self._layout is None else f"{self.worker.name}, its rank {self.share},"
+        self._refusals = Refusals(self._store, self.rank, layout.size, name)
         with self._refusals.telling():
             check_model(plan, layers)
             if self._layout is not None:

@@ -406,9 +406,8 @@ class _Changes:
 
     def moment(self, time_s: float, fleet: Fleet) -> Moment:
         """What a policy is told of them."""
-        found = (tuple(one) for one in (self.lost, self.came, self.lost_gpus, self.came_gpus))
-        lost, came, lost_gpus, came_gpus = found
-        return Moment(time_s, fleet, lost, came, lost_gpus=lost_gpus, came_gpus=came_gpus)
+        lost_gpus, came_gpus = tuple(self.lost_gpus), tuple(self.came_gpus)
+        return Moment(time_s, fleet, tuple(self.lost), tuple(self.came), lost_gpus=lost_gpus, came_gpus=came_gpus)
 
 
 def _pass(ledger: Ledger, group: Iterable[Told]) -> tuple[_Changes, str]:

@@ -188,13 +188,18 @@ def test_ctrl_c_on_a_terminal_stops_a_run_in_order(folder: Path, tmp_path: Path)
         os.environ["TERM"] = "xterm"
         os.execv(RTK[0], [*RTK, *command])
     said = b""
-    while b"iteration  " not in said or b" of 100000" not in said:
-        said += os.read(terminal, 65536)
-    os.write(terminal, b"\x03")
-    with suppress(OSError):  # the other end is closed
-        while more := os.read(terminal, 65536):
-            said += more
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    try:
+        while b"iteration  " not in said or b" of 100000" not in said:
+            said += os.read(terminal, 65536)
+        os.write(terminal, b"\x03")
+        with suppress(OSError):  # the other end is closed
+            while more := os.read(terminal, 65536):
+                said += more
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    except BaseException:
+        with suppress(ProcessLookupError):  # a run without end must not outlive a test that fails
+            os.kill(pid, signal.SIGKILL)
+        raise
     words = said.decode()
     assert "asked to stop" in words
     assert "resume with: rtk run plan.json" in words.replace("\r\n", "\n")

@@ -7,7 +7,13 @@ import pytest
 
 from .shell import endings
 
-LOAD = "from rtk.cli.main import main"
+# What each of them loads by itself is loaded once for all.
+LOAD = """
+from importlib import import_module
+from rtk.cli.main import main
+for verb in ("explain", "trace", "verify", "viz"):
+    import_module(f"rtk.cli.{verb}")
+"""
 PLAN = Path(__file__).parents[1] / "golden" / "plan-two-stages.json"
 SPOT = "".join(f"0,add,{node}\n" for node in "abcdefgh") + "600000,remove,c\n3600000,remove,a\n"
 # A document, a table, lines of text, a chart, help, a version: all the ways in which commands write.

@@ -110,7 +110,7 @@ def test_torchrun_and_its_job_outlive_killed_workers(
     process; the script's listener has heard of both, and what it raised has stopped nothing."""
     (folder / "heard.txt").unlink(missing_ok=True)
     nodes = ("--nproc-per-node=4", f"--master-port={free_port()}", "--master-addr=127.0.0.1", "--no-python")
-    work = (*RTK, "run", "plan.json", "--script", "own.py", "--iterations", "600", "--json")
+    work = (*RTK, "run", "plan.json", "--script", "own.py", "--iterations", "300", "--json")
     job = shell.torchrun("job", *nodes, *work)
     wait_for(lambda: len(job.named("iteration")) > 2 or not job.is_running, f"training begins; {job.errors}")
     assert job.is_running, job.errors
@@ -122,9 +122,9 @@ def test_torchrun_and_its_job_outlive_killed_workers(
     assert job.ended() == 0, job.errors
     assert children_are(supervisors) == []
     losses = [event["loss"] for event in job.named("iteration")]
-    assert [event["iteration"] for event in job.named("iteration")] == list(range(600))
+    assert [event["iteration"] for event in job.named("iteration")] == list(range(300))
     assert losses[:60] == pytest.approx(undisturbed(folder, 60, monkeypatch), rel=1e-12)
-    assert len(job.named("evaluation")) == 60
+    assert len(job.named("evaluation")) == 30
     assert (folder / "heard.txt").read_text() == "failure 1/1\njoin 1/1\n"
     assert "the listener tell has failed" in job.errors
     assert job.errors.count("was ended by signal 9: start 2") == 1

@@ -17,11 +17,14 @@ from unittest import mock
 import pytest
 
 from rtk import replaying
+from rtk.planners.plain.verbs import degree_of_job
 from rtk.replaying import ReplayRequest, replays
 from rtk.runners.replay.sweep import executor_of
-from rtk.schemas.documents import canonical, read_document
+from rtk.schemas.documents import canonical, read_document, write_document
 from rtk.schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError
-from rtk.schemas.replay import ReplayReport
+from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.replay import AskedJob, ReplayReport
+from rtk.schemas.site import read_cluster
 from rtk.sweeping import read_sweep
 
 from .shell import RTK, rtk, rtk_process
@@ -303,6 +306,22 @@ def test_an_executor_that_nobody_knows_is_refused(folder: Path, executor: str) -
     """Exit code 2, and what there is."""
     done = rtk("sweep", "spec.yaml", "-o", "out", "--executor", executor, cwd=folder)
     assert (done.returncode, f"there is no executor {executor!r}" in done.stderr) == (2, True)
+
+
+def test_the_best_degree_is_chosen_for_each_cluster(tmp_path: Path) -> None:
+    """`auto` in a job's `tensor_parallel` is what `rtk replay --tensor-parallel auto` takes on the same machines."""
+    costs = tuple(
+        LayerCost(seconds, seconds, seconds, tensor_parallel=degree) for degree, seconds in ((1, 1.0), (2, 0.4))
+    )
+    profile = Profile((Layer(costs),) * 4)
+    write_document(str(tmp_path / "p.json"), profile)
+    (tmp_path / "spec.yaml").write_text(
+        "profiles: p.json\njobs: {pp: 4, microbatches: 8, tensor_parallel: auto}\nclusters: [8x1, 8x2]\n"
+        "traces: {generate: {duration: 2d, mtbf: 1d, repair: 1h}, seeds: 2}\npolicies: [spares]\n"
+    )
+    taken = {one.axes["cluster"]: one.question.job.shape.degree for one in read_sweep(str(tmp_path / "spec.yaml"))}
+    asked = {name: degree_of_job(profile, read_cluster(name), AskedJob(4, 8), "auto") for name in taken}
+    assert taken == asked == {"8x1": 1, "8x2": 2}
 
 
 def test_jobs_that_cannot_be_are_counted(folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .shell import rtk
+from .shell import rtk, rtk_forked
 
 TIED = """
 from torch import nn
@@ -31,7 +31,7 @@ def test_tied_layers_are_told_of_planned_and_trained(folder: Path) -> None:
     no warning, and `rtk run` trains it as it trains one stage."""
     pytest.importorskip("torch")
     sizes = ("--microbatch-size", "1", "--sequence-length", "8")
-    done = rtk("profile", "net.py:layers", *sizes, "--repeats", "1", "-o", "p.json", cwd=folder)
+    done = rtk_forked("profile", "net.py:layers", *sizes, "--repeats", "1", "-o", "p.json", cwd=folder)
     assert f"{SHARE}: in different stages each has a copy" in done.stderr
     assert "1-2 Linear" in done.stderr
     assert "DeferredLinear" not in done.stderr
@@ -39,7 +39,7 @@ def test_tied_layers_are_told_of_planned_and_trained(folder: Path) -> None:
     for stages in ("2", "1"):
         planned = rtk("plan", "pipeline", "p.json", "--pp", stages, *SHAPE, "--force", cwd=folder)
         assert "warning" not in planned.stderr
-        ran = rtk("run", "plan.json", "--model", "net.py:layers", "--iterations", "3", "--json", cwd=folder)
+        ran = rtk_forked("run", "plan.json", "--model", "net.py:layers", "--iterations", "3", "--json", cwd=folder)
         assert ran.returncode == 0, ran.stderr
         events = [json.loads(line) for line in ran.stdout.splitlines()]
         losses.append([one["loss"] for one in events if one["event"] == "iteration"])

@@ -1,6 +1,9 @@
 """`rtk plan best`: nothing that is enumerated is faster, bounds are bounds, and what it says of shapes is true."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 import pytest
 from hypothesis import assume, given, settings
@@ -9,16 +12,18 @@ from hypothesis import strategies as st
 from rtk.planners.best.answer import OPTION
 from rtk.planners.best.bounds import FormTotals, least_of_cut
 from rtk.planners.best.forms import CostedForm
-from rtk.planners.best.search import BestQuestion, PricedShape, ShapeSearch, ShapeWay
+from rtk.planners.best.search import BestQuestion, PricedShape, ShapeSearch, ShapeWay, _proven_s
 from rtk.planners.gpu_memory import FRAGMENTS, FRAMEWORK_BYTES
-from rtk.planners.shape import template_of
 from rtk.schemas.check import check_plan
 from rtk.schemas.cluster_file import counted_cluster
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
-from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
+from rtk.schemas.network import seated_in
+from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, NodeNetwork, Profile, SideBySide
 from rtk.shaping import plan_best
 
 GB = 1e9
+ORDERS: tuple[SideBySide, ...] = get_args(SideBySide)
+LAYER = Layer((LayerCost(1.0, 1.0, 1.0, 0.5),), parameter_bytes=GB, state_bytes=3 * GB, activation_bytes=GB)
 
 
 @st.composite
@@ -45,9 +50,10 @@ def costed_forms(draw: st.DrawFn) -> CostedForm:
         )
     memory_bytes = draw(st.sampled_from((None, 12.0, 20.0, 40.0)))
     device = Device("a GPU", None if memory_bytes is None else memory_bytes * GB)
-    network = Network(inter_node=Connection(0.05, draw(st.sampled_from((2.0, 20.0))) * GB))
+    node = draw(st.sampled_from((None, NodeNetwork(2, 4 * GB))))
+    network = Network(Connection(0.01, 40 * GB), Connection(0.05, draw(st.sampled_from((2.0, 20.0))) * GB), node)
     model = {"checkpointing": True, "recomputed_bytes": GB / 2} if again else {}
-    profile = Profile(tuple(layers), model, device=device, network=network)
+    profile = Profile(tuple(layers), model, device=device, network=network, overlap=draw(st.sampled_from((None, 0.8))))
     return CostedForm(profile, profile, draw(st.sampled_from((1, 2))), again)
 
 
@@ -55,19 +61,22 @@ def enumerated(search: ShapeSearch) -> dict[int, PricedShape]:
     """Every shape planned in every way, without any bound: the fastest way of each that fits."""
     found: dict[int, PricedShape] = {}
     for (number, shape), way in product(enumerate(search.shapes), search.question.ways):
-        if shape.pp * way.chunks > len(shape.form.profile.layers):
+        if shape.pp * way.chunks > len(shape.form.profile.layers) or (way.overlap and not shape.form.profile.overlap):
             continue
         search._open[number] += 1
-        priced = search._priced(number, shape, way, None)
+        priced = search._priced(number, way)
         if priced is not None and (number not in found or priced.iteration_time_s < found[number].iteration_time_s):
             found[number] = priced
     return found
 
 
-def question_of(forms: list[CostedForm], shards: bool = True, placed: bool = False) -> BestQuestion:
-    """Two nodes of two GPUs, eight samples."""
-    ways = (ShapeWay(), ShapeWay("zero-bubble"), *((ShapeWay("1f1b", "v", 2),) if placed else ()))
-    return BestQuestion(forms, 2, 2, 8, ways, None, shards)
+PLAIN = tuple(ShapeWay(schedule, side_by_side=order) for order in ORDERS for schedule in ("1f1b", "zero-bubble"))
+PLACED = (*PLAIN, ShapeWay("1f1b", "v", 2))
+
+
+def question_of(forms: list[CostedForm], shards: bool = True, ways: Sequence[ShapeWay] = PLAIN) -> BestQuestion:
+    """Two nodes of two GPUs; eight samples, or four where plans of several stages a worker are searched for long."""
+    return BestQuestion(forms, 2, 2, 8 if ways is PLAIN else 4, ways, None, shards)
 
 
 def require_true_order(question: BestQuestion) -> None:
@@ -90,30 +99,66 @@ def test_the_search_finds_what_full_enumeration_finds(forms: list[CostedForm], s
 @given(costed_forms())
 def test_the_search_finds_what_full_enumeration_finds_among_placements(form: CostedForm) -> None:
     """The same where workers may hold several stages."""
-    require_true_order(question_of([form], placed=True))
+    require_true_order(question_of([form], ways=PLACED))
 
 
-@settings(max_examples=40)
+def test_pairs_are_searched_where_the_profile_knows_them() -> None:
+    """A forward beside a backward is faster where it pays, its plan is valid, and nothing enumerated is faster."""
+    profile = Profile((replace(LAYER, activation_bytes=0.0),) * 2, overlap=0.6)
+    form = CostedForm(profile, profile, 2, recomputes=False)
+    question = BestQuestion([form], 1, 2, 8, (ShapeWay(), ShapeWay(overlap=True)), None, True)
+    require_true_order(question)
+    best = next(ShapeSearch(question).ranked())
+    assert (
+        best.way.overlap
+        and best.iteration_time_s < next(ShapeSearch(replace(question, ways=(ShapeWay(),))).ranked()).iteration_time_s
+    )
+    made = best.plan()
+    assert made.has_pairs and not check_plan(made)
+    assert sum(best.parts) == pytest.approx(best.iteration_time_s)
+    with pytest.raises(InvalidInputError, match="side by side"):
+        plan_best(Profile((LAYER,) * 4), cluster="2x2", batch=8, overlap=True)
+
+
+@pytest.mark.parametrize(("told", "orders"), [("stages", {"stages", "peers"}), ("peers", {"peers"})])
+def test_both_orders_of_gpus_in_a_node_are_tried(told: SideBySide, orders: set[str]) -> None:
+    """Gradients that leave a node in fewer rings make peers worth it; the plan and its cluster say so."""
+    network = Network(Connection(0.0, 100 * GB), Connection(0.0, 10 * GB), NodeNetwork(4, 10 * GB, told))
+    cluster = replace(counted_cluster(2, 4), network=network)
+    profile = Profile((LAYER,) * 4, device=Device("a GPU", FRAMEWORK_BYTES + 7 * (1 + FRAGMENTS) * GB))
+    found = plan_best(profile, cluster=cluster, batch=8)
+    assert {way.side_by_side for way in found.question.ways} == orders
+    assert found.best.way.side_by_side == "peers"
+    of_peers = replace(cluster, network=seated_in(network, "peers"))
+    alone = plan_best(profile, cluster=of_peers, batch=8)
+    assert found.plan().prediction == alone.plan().prediction
+    assert found.plan().inputs == alone.plan().inputs
+    assert plan_best(profile, cluster=cluster, batch=8, side_by_side="stages").best.way.side_by_side == "stages"
+
+
+@settings(max_examples=30)
 @given(costed_forms(), st.booleans())
 def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool) -> None:
-    """No plan takes less than what is proven of its shape, nor less than of its cut, nor holds less than is proven."""
-    search = ShapeSearch(question_of([form], shards))
+    """No plan takes less than what is proven of its shape, its cut or all orders, nor holds less than is proven."""
+    search = ShapeSearch(question_of([form], shards, PLACED))
     for number, one in enumerated(search).items():
         shape = one.shape
         bound_s = search._bound_s(number, shape)
         assert bound_s is not None and bound_s <= one.iteration_time_s
-        template = template_of(form.trained(shape.shards), shape.asked(ShapeWay()))
-        in_order = one.way.schedule == "1f1b"
-        assert least_of_cut(template, shape.microbatches, in_order=in_order) <= one.iteration_time_s
+        template = search._template(number, one.way)
+        assert template is not None
+        assert least_of_cut(template, shape.microbatches, in_order=one.way.is_in_order) <= one.iteration_time_s
+        assert _proven_s(template, shape.microbatches, one.way) <= one.iteration_time_s
         totals = FormTotals(form, shape.tensor_parallel)
         assert totals.least_bytes(shape.pp, shape.shards) <= one.memory.total_bytes
 
 
+@pytest.mark.usefixtures("short_search")
 @settings(max_examples=20)
 @given(costed_forms())
 def test_what_is_said_of_a_shape_is_true_of_its_plan(form: CostedForm) -> None:
     """The whole plan of all pipelines is valid, takes what one of them took, and a GPU has room for all it holds."""
-    for one in ShapeSearch(question_of([form], placed=True)).ranked():
+    for one in ShapeSearch(question_of([form], ways=PLACED)).ranked():
         made = one.plan()
         assert not check_plan(made)
         assert made.prediction is not None
@@ -131,9 +176,6 @@ def test_a_sharded_optimizer_is_never_slower(form: CostedForm) -> None:
     assume(best[1] is not None)
     assert best[0] is not None and best[1] is not None
     assert best[0].iteration_time_s <= best[1].iteration_time_s * (1 + 1e-9)
-
-
-LAYER = Layer((LayerCost(1.0, 1.0, 1.0, 0.5),), parameter_bytes=GB, state_bytes=3 * GB, activation_bytes=GB)
 
 
 def test_a_plan_says_how_its_shape_was_chosen() -> None:

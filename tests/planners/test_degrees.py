@@ -162,13 +162,27 @@ def test_what_is_no_degree_is_refused(asked: Any) -> None:
     [
         ({"tensor_parallel": 3}, "no cost at tensor_parallel 3, only at 1, 2 and 4"),
         ({"tensor_parallel": (2, 4, 2)}, "3 tensor-parallel degrees for 2 stages"),
-        ({"tensor_parallel": (2, 4), "placement": "v"}, "has one tensor-parallel degree"),
+        ({"tensor_parallel": (2, 4, 2), "placement": "v"}, "3 tensor-parallel degrees for 2 columns"),
     ],
 )
 def test_degrees_that_the_profile_or_the_shape_lacks(given: dict[str, Any], message: str) -> None:
     """A degree without costs, and degrees for other stages than there are, are one clear error."""
     with pytest.raises(InvalidInputError, match=message):
         plan_pipeline(HEAVY, pp=2, microbatches=2, **given)
+
+
+@pytest.mark.parametrize("placement", ["v", "loop"])
+def test_workers_of_several_stages_may_have_unlike_degrees(placement: str) -> None:
+    """One degree a worker: all its stages are at it, the slower worker gets fewer layers, and the plan is valid."""
+    profile = Profile((layer_of({1: 4.0, 2: 2.0, 4: 1.0}, 4.0, 20.0),) * 6)
+    plan = plan_pipeline(profile, pp=2, microbatches=3, tensor_parallel=(4, 2), placement=placement)
+    assert not check_plan(plan)
+    (template,) = plan.templates
+    held = [[template.stages[v] for v in column] for column in template.columns]
+    assert [{stage.tensor_parallel for stage in column} for column in held] == [{4}, {2}]
+    assert [sum(stage.layers[1] - stage.layers[0] for stage in column) for column in held] == [4, 2]
+    assert plan.planner.options["tensor_parallel"] == [4, 2]
+    assert [plan.gpus_of(worker) for worker in plan.workers] == [4, 2]
 
 
 def test_where_workers_may_change_places_all_have_equally_many_gpus() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.planners.even_cut import even_cut, paired_cut, searched_cut
+from rtk.planners.even_cut import Floats, even_cut, even_cut_of_columns, paired_cut, searched_cut
 from rtk.planners.shape import Shape, cut_chunks, pipelines_of, plan_without_orders, template_of
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
 from rtk.schemas.placement import links_crossed, loop_placement, v_placement
@@ -40,6 +40,11 @@ def worth(times: Sequence[float], placement: Placement, ends: Sequence[int]) -> 
     return max(sum(chunks[stage] for stage in held) for held in placement), max(chunks)
 
 
+def alike(times: Sequence[float], placement: Placement) -> Floats:
+    """Sums of the first layers, the same for each column."""
+    return np.tile([0.0, *accumulate(times)], (len(placement), 1))
+
+
 @settings(max_examples=60)
 @given(cuttable())
 def test_cut_equals_brute_force(asked: tuple[list[float], Placement]) -> None:
@@ -55,12 +60,31 @@ def test_cut_equals_brute_force(asked: tuple[list[float], Placement]) -> None:
 
 
 @settings(max_examples=40)
+@given(cuttable(), st.lists(st.sampled_from((0.25, 0.5, 1.0)), min_size=3, max_size=3))
+def test_columns_may_take_unlike_times(asked: tuple[list[float], Placement], paces: list[float]) -> None:
+    """With times of their own no cut has a shorter busiest worker, by looking at all and by the programme for pairs."""
+    times, placement = asked
+    own = [[pace * one for one in times] for pace in paces[: len(placement)]]
+    inner = [[0, *cut, len(times)] for cut in combinations(range(1, len(times)), sum(map(len, placement)) - 1)]
+
+    def busiest(ends: Sequence[int]) -> float:
+        spans = list(pairwise(ends))
+        return max(sum(sum(own[c][slice(*spans[v])]) for v in held) for c, held in enumerate(placement))
+
+    least = min(map(busiest, inner))
+    assert busiest([0, *even_cut_of_columns(own, placement)]) == pytest.approx(least, abs=1e-9)
+    if len(placement[0]) == 2:
+        found = paired_cut(np.array([[0.0, *accumulate(one)] for one in own]), placement)
+        assert found is not None
+        assert busiest([0, *found.tolist(), len(times)]) == pytest.approx(least, abs=1e-9)
+
+
+@settings(max_examples=40)
 @given(cuttable(chunks=(2,)))
 def test_dynamic_programme_is_exact(asked: tuple[list[float], Placement]) -> None:
     """For two chunks a worker the programme over pairs of ranges finds what looking at all cuts finds."""
     times, placement = asked
-    sums = np.array([0.0, *accumulate(times)])
-    found = paired_cut(sums, placement)
+    found = paired_cut(alike(times, placement), placement)
     assert found is not None
     exact = worth(times, placement, even_cut(times, placement))
     assert worth(times, placement, [*found.tolist(), len(times)]) == pytest.approx(exact, abs=1e-9)
@@ -73,7 +97,8 @@ def test_search_is_near_the_exact_cut(made: MakePlacement, columns: int) -> None
     chance = random.Random(columns)
     for _ in range(3):
         times = [0.2, *(chance.choice((1.0, 1.0, 1.1)) for _ in range(32)), 2.4]
-        sums, placement = np.array([0.0, *accumulate(times)]), made(columns, 2)
+        placement = made(columns, 2)
+        sums = alike(times, placement)
         searched, exact = searched_cut(sums, placement), paired_cut(sums, placement)
         assert exact is not None
         found, least = (worth(times, placement, [*cut.tolist(), 34])[0] for cut in (searched, exact))

@@ -43,6 +43,7 @@ def test_never_longer_than_without(case: tuple[str, int, int, float, str, tuple[
         assert not beside.has_pairs
 
 
+@pytest.mark.usefixtures("short_search")
 def test_a_v_gains_by_its_pairs() -> None:
     """Where a pair takes 0.8 of both, a V of four workers is shorter than the proven least without pairs."""
     profile = _profile(8)

@@ -81,7 +81,7 @@ def complete(problem: PlacedProblem, orders: SeatOrders) -> bool:
     return asked == sorted((worker, code) for worker, order in enumerate(orders) for code in order)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_no_priorities_lock_up_under_any_limits_that_admit_each_micro_batch(data: st.DataObject) -> None:
     """The reserve rule: whatever goes first, all operations run, within the limits, at the times of a plain reading."""

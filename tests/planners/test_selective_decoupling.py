@@ -63,7 +63,7 @@ def _before_and_after(case: tuple[Plan, Problem, Orders]) -> tuple[OrderEvaluati
     return evaluate(with_orders(plan, problem, orders)), evaluate(joined)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(ANY)
 def test_neither_makespan_nor_period_gets_longer(case: tuple[Plan, Problem, Orders]) -> None:
     """With the joined backwards the plan is valid and takes no longer: not the makespan, not the period, whichever of

@@ -188,7 +188,7 @@ def moments_of(answers: Mapping[int, Any], nodes: int = 4) -> list[Moment]:
     return [Moment(float(time), Fleet(names), came=("passer-by",)) for time in (0, *sorted(answers))]
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(STANDINGS, ANSWERS, st.integers(91, 140))
 def test_a_replay_equals_one_that_counts_seconds(first: TrainingState, answers: Any, end: int) -> None:
     """Whatever steps come when: every purpose's seconds, the micro-batches and the answers are those of the oracle."""

@@ -48,7 +48,7 @@ def restless(moments: int, most: int) -> Record:
         return replay(Restless(TrainingState("x", 1.0, 3, 2), {}), stream())
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(STANDINGS, ANSWERS, st.integers(91, 140), st.integers(2, 6))
 def test_merging_changes_no_books(first: TrainingState, answers: Mapping[int, Any], end: int, most: int) -> None:
     """Whatever is taken back when: with few spans every sum is as with all of them, and they still fill the time."""

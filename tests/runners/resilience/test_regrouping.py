@@ -113,7 +113,7 @@ FAULTS = ["kill", "restart", "late", "join", "complain", "cut off"]
     faults=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(FAULTS)), min_size=1, max_size=3),
     forgets=st.sampled_from([0, 50, 100]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_what_happens_while_all_are_asked_changes_no_sum(
     seed: int, waits: int, staggered: bool, faults: list[tuple[int, str]], forgets: int
 ) -> None:

@@ -115,7 +115,7 @@ TRAININGS = st.builds(
 # The only worker, and nobody answers; somebody hangs at the end.
 @example(127, 1, 1, False, False, ["mute"], frozenset(), False, False, 0, ToyTraining())
 @example(2337123245, 3, 1, True, False, ["waiting", "kill", "join"], frozenset({3, 7}), True, False, 1, ToyTraining())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_committed_iteration_is_lost_and_nothing_hangs(
     seed: int,
     stages: int,
@@ -247,7 +247,7 @@ def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str])
     later=st.integers(0, 30),
 )
 @example(0, 1, False, 2, "restart", 1)  # before it has begun
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_job_that_is_asked_to_stop_ends_with_the_iteration_under_way_and_is_saved(
     seed: int, stages: int, staggered: bool, waits: int, then: str, later: int
 ) -> None:
@@ -308,7 +308,7 @@ def test_checkpoints_are_due_by_the_clock(waits: int, every_s: float) -> None:
     is_cut_off=st.booleans(),
     waits=st.integers(0, 400),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_who_hangs_is_given_up_alone(
     seed: int, stages: int, dp: int, staggered: bool, how: Hang, is_cut_off: bool, waits: int
 ) -> None:

@@ -206,7 +206,7 @@ class Coordinator:
     staggered=st.booleans(),
     not_finite=st.frozensets(st.integers(0, ITERATIONS), max_size=3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_what_counts_is_stepped_once_whatever_comes_when(
     seed: int, staggered: bool, not_finite: frozenset[int]
 ) -> None:
