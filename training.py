@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
-from .runners.training import EVAL_EVERY, Precision, SharedBuffers, TrainingConfig, sizes_of
+from .runners.training import EVAL_EVERY, PRECISION_OF, Precision, SharedBuffers, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
@@ -48,6 +48,7 @@ PARAMETERS: dict[Precision, DataType] = {
     "bf16": "bf16",
     "bf16-autocast": "fp32",
     "bf16-master": "bf16",
+    "fp16-master": "fp16",
 }
 
 
@@ -162,7 +163,8 @@ class Training:
         optimizer: makes the optimizer of the parameters that it is given; None: AdamW with torch's defaults.
         schedule: maps the number of steps taken to the factor of the learning rates.
         clip_norm: the largest norm of the gradients of all parameters together; None: they are not clipped.
-        precision: of parameters and computation; None: as in the profile behind the plan.
+        precision: of parameters and computation; None: as in the profile behind the plan, which in 16 bits is one with
+            float32 masters.
         evaluate: an `Evaluation`: on what the model is evaluated, and when; None: it is not.
         collate: makes (inputs, targets), or (inputs, targets, kwargs), of the rows of a micro-batch; None: rows are
             such pairs, and torch's default_collate stacks them.
@@ -426,6 +428,10 @@ class Training:
         dtype = found.dtype if self.precision is None else PARAMETERS[self.precision]
         return ModelForm(self.cut or found.cut, dtype, found.checkpointing)
 
+    def precision_like(self, found: ModelForm) -> Precision:
+        """The precision of layers of a form, but for what the training says itself."""
+        return self.precision or PRECISION_OF[found.dtype]
+
     def load(self, plan: "Plan", provider: "Provider | None" = None) -> "tuple[Model, Provider]":
         """The model and the data, checked against a plan and each other.
 
@@ -644,7 +650,7 @@ class Training:
             transport=transport,
             clip_norm=self.clip_norm,
             evaluation=evaluation,
-            precision=self.precision or "fp32",
+            precision=self.precision_like(form_of(plan.planner.options)),
             schedule=self.schedule,
             buffers=self.buffers,
             fill=model.fill,
@@ -690,17 +696,25 @@ def load_to_measure(asked: "Measuring") -> "Model":
     Raises:
         InvalidInputError: as of `load_script` and `Training.load_alone`.
     """
+    import torch
+
+    from .runners.torch.precision import parameter_type
+
     training = load_script(asked.name)
     form = training.form_like(asked.form)
+    precision = training.precision_like(form)
+    dtype = parameter_type(precision)
     model, data = training.load_alone(asked.microbatch_size, asked.sequence_length, form, 1)
     if model.fill is not None:
         model.fill(model.layers, (0, len(model.layers)))
 
     def example(seed: int) -> "tuple[torch.Tensor, torch.Tensor]":
         inputs, targets, *_ = data.batch(seed)[0]
+        if dtype is not None and isinstance(inputs, torch.Tensor) and inputs.is_floating_point():
+            inputs = inputs.to(dtype)  # as a run's first stage does
         return inputs, targets
 
-    return replace(model, name=asked.name, example=example)
+    return replace(model, name=asked.name, example=example, precision=precision)
 
 
 def _table(given: "TensorParallelPlan | None") -> "TensorParallelPlan | None":

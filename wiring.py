@@ -7,11 +7,12 @@ Nothing else imports two wings but `cli/`, which calls these.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .runners.training import is_script_name, require_script
+from .runners.training import PRECISION_OF, is_script_name, require_script
 from .schemas.errors import InvalidInputError, remark, require_package
 from .schemas.text import counted, joined, known, listed
 
@@ -123,7 +124,8 @@ def profile_measured(
         microbatch_size: samples of a micro-batch; None: the model's own.
         sequence_length: tokens of a sample; None: the model's own.
         cut: names of the modules that are layers, such as "model.layers.*".
-        dtype: of parameters, gradients and activations; None: fp32.
+        dtype: of parameters and activations; None: fp32. In 16 bits gradients are summed in fp32, and the optimizer
+            steps on fp32 masters, as `rtk run` trains the plans of such a profile.
         checkpointing: blocks keep their input only, and compute the rest again.
         tp: degrees of tensor parallelism to measure.
         at_once: processes that measure together; None: one a GPU. One alone is this process.
@@ -149,10 +151,11 @@ def profile_measured(
     from .training import load_to_measure
 
     form = ModelForm(cut, dtype or AS_USUAL.dtype, checkpointing)
+    make_stage = partial(TorchStage, precision=PRECISION_OF[form.dtype])  # a script's says itself what it is trained in
     asked = Measuring(
         model, microbatch_size, sequence_length, form, tuple(tp), repeats, threads, seed, at_once, overlap
     )
-    return measure(asked, TorchStage, tell, load_to_measure if is_script else load)
+    return measure(asked, make_stage, tell, load_to_measure if is_script else load)
 
 
 def profile_refine(

@@ -28,7 +28,7 @@ def export(
     ],
     dtype: Annotated[
         ExportedType | None,
-        typer.Option("--dtype", help="The type of the weights; else as trained: of bf16-master the float32 masters."),
+        typer.Option("--dtype", help="The type of the weights; else as trained: the float32 masters, if any."),
     ] = None,
     shard_size: Annotated[
         float, quantity(SIZE, "--shard-size", "Most bytes of a file of weights.", least=1.0)

@@ -521,8 +521,8 @@ class TrainingOptions(TrainingConfig):
         Precision | None,
         typer.Option(
             "--precision",
-            help="bf16-autocast: float32 parameters, computed with in bf16; bf16-master: bf16 parameters, and the "
-            "optimizer's in float32. Default: the profile's type.",
+            help="bf16-autocast: float32 parameters, computed with in bf16; bf16-master, fp16-master: parameters in 16 "
+            "bits, and the optimizer's in float32. By default as in the profile.",
         ),
     ] = None
     weights: Annotated[

@@ -84,9 +84,7 @@ class FormOptions:
     ] = None
     dtype: Annotated[
         DataType | None,
-        typer.Option(
-            "--dtype", help="Of parameters, gradients and activations; fp32 if measured, else what suits the GPU."
-        ),
+        typer.Option("--dtype", help="Of parameters and activations; fp32 if measured, else what suits the GPU."),
     ] = None
     checkpointing: Annotated[
         bool,

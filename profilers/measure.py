@@ -25,7 +25,7 @@ from ..schemas.profile import (
     Spread,
     half_width,
 )
-from ..schemas.protocols import StageExecutor, StageFactory
+from ..schemas.protocols import StageExecutor, StageFactory, StageStepper
 from .models.model import Loss, Model, tied
 from .models.sharding import check_share, reduction_s, shard_of, share_loss
 from .models.skeleton import title_of
@@ -155,6 +155,8 @@ class Held(NamedTuple):
         output_bytes: what it passes on; 0 where the loss takes it.
         takes: shape and type of its input.
         is_last: whether the loss follows.
+        gradient_bytes: whatever the micro-batch: the sums of its gradients.
+        state_bytes: these, and what the optimizer keeps.
     """
 
     activation_bytes: int
@@ -162,6 +164,8 @@ class Held(NamedTuple):
     output_bytes: int
     takes: tuple[torch.Size, torch.dtype]
     is_last: bool
+    gradient_bytes: int = 0
+    state_bytes: int = 0
 
     @property
     def stream_bytes(self) -> int:
@@ -180,11 +184,11 @@ class OutOfMemory(Exception):  # noqa: N818  # an answer, caught by who asked
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """One layer of a rehearsal: the layer, a stage of its own, and its optimizer, where it learns."""
+    """One layer of a rehearsal: the layer, a stage of its own, and what steps it, where it learns."""
 
     layer: nn.Module
     stage: StageExecutor
-    optimizer: torch.optim.Optimizer | None
+    stepper: StageStepper | None
 
 
 class Rehearsal:
@@ -194,8 +198,8 @@ class Rehearsal:
 
     Each layer takes what the one before it has just made, and the gradient that the one after it has just made, while
     all others hold their activations: caches and the allocator are as in an iteration. Gradients are added to those
-    that are there. The optimizer is AdamW with a learning rate of 0, which leaves parameters as they are and takes as
-    long as any other.
+    that are there, in the numbers in which a runner sums them. The optimizer is AdamW with a learning rate of 0, which
+    leaves parameters as they are and takes as long as any other; with masters, where the runner's stages have some.
 
     Args:
         layers: on one device, each fed with the output of the one before it.
@@ -203,6 +207,9 @@ class Rehearsal:
         loss: of the last layer; None: the model goes on behind it.
         inputs: of the first layer, on the device.
         target: of the loss, on the device.
+
+    Raises:
+        OutOfMemory: at which layer there was no room for gradients or masters.
     """
 
     def __init__(
@@ -215,14 +222,14 @@ class Rehearsal:
     ) -> None:
         self._loss, self._inputs, self._target = loss, inputs, target
         losses = [None] * (len(layers) - 1) + [loss]
-        self._parts = []
-        for layer, own in zip(layers, losses, strict=True):
-            trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-            optimizer = torch.optim.AdamW(trained, lr=0.0) if trained else None
-            self._parts.append(_Part(layer, make_stage([layer], own), optimizer))
+        self._parts = list[_Part]()
         self._value = inputs
         self._gradient: torch.Tensor | None = None
         self._at: tuple[int, OperationName] = (0, "F")
+        with self._naming():
+            for place, (layer, own) in enumerate(zip(layers, losses, strict=True)):
+                self._at, stage = (place, "step"), make_stage([layer], own)
+                self._parts.append(_Part(layer, stage, stage.stepper(partial(torch.optim.AdamW, lr=0.0))))
 
     def run(self, watch: Stopwatch) -> list[Times]:
         """One round: for each layer the times of F, I, W, step, with the zeroing of its gradients, and B, in s.
@@ -239,9 +246,8 @@ class Rehearsal:
             self._backward_weight(watch)
             for place, part in enumerate(self._parts):
                 self._at = place, "step"
-                if part.optimizer is not None:
-                    part.optimizer.step()
-                    part.optimizer.zero_grad(set_to_none=False)  # as a runner does, whose gradients live in one buffer
+                if part.stepper is not None:
+                    part.stepper.step()
                 watch.mark()
             self._forward(watch)
             self._backward(watch)
@@ -273,6 +279,16 @@ class Rehearsal:
         return [
             one._replace(activation_bytes=max(one.activation_bytes, stash_bytes), stash_bytes=stash_bytes)
             for one, stash_bytes in zip(held, stashes, strict=True)
+        ]
+
+    def with_state(self, held: Sequence[Held]) -> list[Held]:
+        """Holdings, with what gradients and optimizers hold after a round."""
+        steppers = [part.stepper for part in self._parts]
+        return [
+            one
+            if stepper is None
+            else one._replace(gradient_bytes=stepper.gradient_bytes(), state_bytes=stepper.state_bytes())
+            for one, stepper in zip(held, steppers, strict=True)
         ]
 
     def _forward(self, watch: Stopwatch) -> None:
@@ -462,7 +478,7 @@ def _measure(
     for number in range(rounds):
         readings.add(rehearsal.run(watch))
         bench.progress(number + 1, rounds)
-    return readings.costs(), held
+    return readings.costs(), rehearsal.with_state(held)
 
 
 def total_s(round_: Sequence[Sequence[float]]) -> float:
@@ -506,10 +522,6 @@ def _output(layer: nn.Module, value: torch.Tensor, device: torch.device) -> torc
             if not is_out_of_memory(error):
                 raise
     return None
-
-
-# Beside each parameter: its gradient and AdamW's two moments.
-STATES = 3
 
 
 def measure_profile(
@@ -573,7 +585,7 @@ def measure_profile(
     names = {"name": model.name, "parameters": sum(unique.values()), "vocabulary": model.vocabulary}
     profile = Profile(
         layers=tuple(layers.values()),
-        model={**names, **model.form.options()},
+        model={**names, **model.form.options(), **_gradients_of(layers.values())},
         origin="measured",
         device=_describe_device(where, threads),
         microbatch_size=model.microbatch_size,
@@ -613,20 +625,31 @@ def _measured_layers(layers: Sequence[nn.Module], found: Sequence[LayerMeasureme
     for place, layer in enumerate(layers):
         if all(place in one.costs for one in found):
             held, tie, parameters = found[0].held[place], ties.get(place), list(layer.parameters())
-            state_bytes = sum(STATES * parameter.nbytes for parameter in parameters if parameter.requires_grad)
+            trained_bytes = sum(parameter.nbytes for parameter in parameters if parameter.requires_grad)
             measured[place] = Layer(
                 costs=tuple(one.costs[place] for one in found),
                 name=_name(place, layer),
                 parameter_bytes=sum(parameter.nbytes for parameter in parameters),
-                state_bytes=state_bytes,
+                state_bytes=held.state_bytes,
                 activation_bytes=held.activation_bytes,
                 weight_stash_bytes=held.stash_bytes,
                 output_bytes=held.output_bytes,
                 tied_to=tie[0] if tie else None,
                 tied_bytes=tie[1] if tie else None,
-                tied_state_bytes=min(STATES * tie[1], state_bytes) if tie else None,
+                tied_state_bytes=_state_of(tie[1], trained_bytes, held.state_bytes) if tie else None,
+                gradient_bytes=held.gradient_bytes if held.gradient_bytes != trained_bytes else None,
             )
     return measured
+
+
+def _gradients_of(layers: Iterable[Layer]) -> dict[str, str]:
+    """In which numbers gradients are kept, where these are others than the parameters', as computed profiles say it."""
+    return {"gradients": "fp32"} if any(layer.gradient_bytes is not None for layer in layers) else {}
+
+
+def _state_of(tied_bytes: int, trained_bytes: int, state_bytes: int) -> float:
+    """What of a layer's state belongs to the matrix that it shares; a frozen one has no state."""
+    return min(tied_bytes * state_bytes / trained_bytes, state_bytes) if trained_bytes else 0.0
 
 
 def _does_not_fit(layers: Sequence[nn.Module], found: Sequence[LayerMeasurements], partial: Profile) -> DoesNotFitError:

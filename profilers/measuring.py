@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import RtkError, RuntimeFailedError, remark
 from ..schemas.profile import AS_USUAL, Connection, ModelForm, Profile
-from ..schemas.protocols import StageFactory
+from ..schemas.protocols import StageExecutor, StageFactory
 from ..schemas.quantities import print_percent
 from .models.load import load_model
 from .models.model import Model
@@ -74,6 +75,9 @@ def measure_here(
     from .overlap import measure_overlap
 
     where = device(number)
+    if model.precision is not None:
+        stages: Callable[..., StageExecutor] = make_stage
+        make_stage = partial(stages, precision=model.precision)
     profile = measure_profile(
         model,
         make_stage,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
-from ..schemas.profile import AS_USUAL, ModelForm, form_of
+from ..schemas.profile import AS_USUAL, DataType, ModelForm, form_of
 from ..schemas.quantities import DURATION, parse_number
 from .processes import arguments_of
 from .program import Sending
@@ -22,7 +22,10 @@ OptimizerName = Literal["adamw", "sgd", "muon"]
 EVAL_EVERY = 100
 WSD_FALL = 0.2  # the share of all iterations over which it falls at the end
 RateSchedule = Literal["constant", "linear", "cosine", "wsd"]
-Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master"]
+Precision = Literal["fp32", "bf16", "bf16-autocast", "bf16-master", "fp16-master"]
+# What is trained where nobody says it, by the numbers of the profile behind the plan: in 16 bits, with masters, as
+# profiles count them.
+PRECISION_OF: dict[DataType, Precision] = {"fp32": "fp32", "bf16": "bf16-master", "fp16": "fp16-master"}
 # What peers see differently: the lowest live peer's values are taken, or the mean over all of them.
 SharedBuffers = Literal["lowest", "mean"]
 

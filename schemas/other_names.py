@@ -82,7 +82,7 @@ OTHER_NAMES: dict[str, Meant] = {
     **dict.fromkeys(("min_lr", "min_lr_factor", "lr_end"), _RATIO),
     # Precision
     **dict.fromkeys(("bf16", "mixed_precision", "mixed_precision_param", "torch_dtype"), _PRECISION),
-    **dict.fromkeys(("fp16",), Meant(("precision",), "bf16 in place of fp16")),
+    **dict.fromkeys(("fp16",), Meant(("precision",), "fp16-master in place of fp16")),
 }  # fmt: skip
 
 

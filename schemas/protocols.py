@@ -1,6 +1,6 @@
 """The small Protocols by which the wings meet without importing each other; the root ties them."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +58,29 @@ class StageExecutor(Protocol):
 
     def stash_bytes(self, key: Hashable) -> int:
         """Bytes that a micro-batch keeps between its I and its W."""
+        ...
+
+    def stepper(self, optimizer: "Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]") -> "StageStepper | None":
+        """What steps the stage; None where nothing in it is trained.
+
+        From then on gradients are summed where a runner sums them. `optimizer` makes one of the stage's parameters.
+        """
+        ...
+
+
+class StageStepper(Protocol):
+    """The gradients and the optimizer of a stage, as a runner has them."""
+
+    def step(self) -> None:
+        """Step on the gradients, all that belongs to it included, and set them to zero."""
+        ...
+
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients."""
+        ...
+
+    def state_bytes(self) -> int:
+        """Bytes of the gradients, and of what the optimizer keeps of each parameter once it has stepped."""
         ...
 
 

@@ -31,7 +31,7 @@ from .costs import (
     head_work,
     stream_bytes,
 )
-from .software import USUAL_SOFTWARE, Software
+from .software import USUAL_SOFTWARE, Software, software_of
 
 # How fast a device works: a roofline (Williams et al., 2009) whose parts do not overlap within a pass.
 #
@@ -474,7 +474,8 @@ def _described(measured: Profile) -> tuple[DecoderShape, MicrobatchShape]:
         raise _unsuitable(
             f"it has {len(measured.layers)} layers, and {name} an embedding, {shape.blocks} blocks, a head"
         )
-    return shape, MicrobatchShape(measured.microbatch_size, measured.sequence_length, dtype)
+    batch = MicrobatchShape(measured.microbatch_size, measured.sequence_length, dtype, software_of(measured.model))
+    return shape, batch
 
 
 def _unsuitable(why: str) -> InvalidInputError:

@@ -225,6 +225,7 @@ class Model:
         fill: gives parameters that are on the meta device their values, those of some layers at a time, in a copy of
             the layers, too; None: all layers have values.
         names: what the layers' tensors are called in files of Hugging Face's; None for other models.
+        precision: in which it is trained, as a runner's stages are told; None: as whoever makes them has it.
     """
 
     name: str
@@ -238,6 +239,7 @@ class Model:
     tensor_parallel: TensorParallelPlan | None = None
     fill: Fill | None = None
     names: HuggingFaceNames | None = None
+    precision: str | None = None
 
 
 def token_example(microbatch_size: int, sequence_length: int, vocabulary: int) -> Example:
@@ -338,8 +340,13 @@ def tied(layers: Sequence[nn.Module]) -> dict[int, tuple[int, int]]:
 
 
 # The parameter, its gradient and AdamW's two moments.
-TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 8, "fp16": 8}
-FORMATS: dict[DataType, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+# Parameter, gradient and moments; in 16 bits the latter in float32, with a float32 copy of the parameter.
+TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 18, "fp16": 18}
+FORMATS: dict[DataType, str] = {
+    "fp32": "float32 parameters",
+    "bf16": "bfloat16 parameters, float32 masters",
+    "fp16": "float16 parameters, float32 masters",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +362,7 @@ class ModelSize:
         per_parameter = TRAINING_BYTES_PER_PARAMETER[dtype]
         # Twice a block's activations (16 widths per token), or logits with their softmax and gradient, which are
         # float32 in either case.
-        activations = tokens * max(32 * self.width * per_parameter // 4, 3 * self.vocabulary * 4)
+        activations = tokens * max(32 * self.width * TORCH_TYPES[dtype].itemsize, 3 * self.vocabulary * 4)
         return per_parameter * self.parameters + activations
 
 
@@ -371,7 +378,7 @@ def require_memory(name: str, size: ModelSize, tokens: int, dtype: DataType, fit
     else:
         fix = "take a machine with more memory, or compute the profile: --analytic"
     raise InfeasibleError(
-        f"{name} needs {print_bytes(needed)} of memory for {FORMATS[dtype]} parameters, gradients, AdamW's moments and "
+        f"{name} needs {print_bytes(needed)} of memory for {FORMATS[dtype]}, gradients, AdamW's moments and "
         f"one layer's activations; {print_bytes(free)} are free",
         fix=fix,
     )

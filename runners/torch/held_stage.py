@@ -20,9 +20,10 @@ from ..training import SharedBuffers
 from .buffers import StageBuffers, copied, take_buffers
 from .gradients import FlatGradients
 from .held_layers import HeldLayers
+from .loss_scale import ENTRY, LossScale
+from .optimizers import MASTER, StageOptimizer, as_tensor
 from .optimizers import OptimizerFactory as OptimizerFactory
-from .optimizers import StageOptimizer, as_tensor
-from .precision import Precision, convert, require_precision
+from .precision import Precision, convert, is_loss_scaled, require_precision
 from .schedules import LearningRates, Schedule
 from .stage import Loss, TorchStage
 from .staging import HostStaging
@@ -49,10 +50,11 @@ class HeldStage:
     They are those of one stage, or of several virtual ones (docs/semantics.md); these are parts of it (stage.py).
 
     The names are the same on all peers: `3.qkv.weight` for a parameter or persistent buffer of the model's layer 3,
-    `3.qkv.weight/exp_avg` for what the optimizer keeps of it, and `3.qkv.weight/master` for a float32 master. They are
-    those of the layers without `torch.compile` and checkpoint_wrapper. What layers share (ties.py) is state of each of
-    them, so that a layer's state is the same wherever the stage around it begins and ends. Learning rates and other
-    settings of the optimizer are not part of the state: every peer's factory makes the same.
+    `3.qkv.weight/exp_avg` for what the optimizer keeps of it, `3.qkv.weight/master` for a float32 master, and
+    `3./loss_scale` for the loss scale, where the precision has one. They are those of the layers without
+    `torch.compile` and checkpoint_wrapper. What layers share (ties.py) is state of each of them, so that a layer's
+    state is the same wherever the stage around it begins and ends. Learning rates and other settings of the optimizer
+    are not part of the state: every peer's factory makes the same.
 
     Buffers are part of the state as of the last step: `begin` an iteration before its first F.
 
@@ -117,6 +119,7 @@ class HeldStage:
         self._buffers = StageBuffers(self.stage.layers, self.gradients, buffers)
         self._stepping = StageOptimizer(optimizer, self.stage.parameters(), precision)
         self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
+        self._scale = LossScale(self.numbers) if is_loss_scaled(precision) else None
         self._persistent = frozenset(map(_plain, self.stage.layers.state_dict()))
         self._kept: dict[str, torch.Tensor] | None = None
         self._kept_sums: tuple[list[torch.Tensor], frozenset[int]] | None = None
@@ -161,14 +164,36 @@ class HeldStage:
         self._rates.set(taken)
         return self.learning_rate
 
+    @property
+    def loss_scale(self) -> float:
+        """By what gradients are larger than those of the loss, until the step."""
+        return 1.0 if self._scale is None else self._scale.now
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether no step is taken before it is known that all gradients are finite, as a loss scale wants it."""
+        return self._scale is not None
+
+    def scale_loss(self, iteration: int, taken: int) -> None:
+        """Before an iteration begins, or goes on: the loss scale is to be that of it.
+
+        Args:
+            iteration: its number.
+            taken: steps taken before it.
+        """
+        if self._scale is not None:
+            self._scale.begin(iteration, taken)
+
     def begin(self) -> None:
         """An iteration begins: gradients are 0, and buffers as of the last step."""
+        self.stage.loss_scale = self.loss_scale
         self.gradients.clear()
         self._stepping.attach()
         self._buffers.begin()
 
     def attach(self) -> None:
         """Let all gradients be where they are summed, without clearing them; what is left of an iteration begins."""
+        self.stage.loss_scale = self.loss_scale
         self.gradients.attach()
         self._stepping.attach()
 
@@ -252,12 +277,14 @@ class HeldStage:
     def squared_norms(self, layers: Iterable[int]) -> dict[int, float]:
         """Of held layers, by their number in the model: the squared norm of the summed, undivided gradients.
 
-        As of `FlatGradients`, and not finite exactly where a gradient is not. What layers share belongs to the first.
+        Without the loss scale. As of `FlatGradients`, and not finite exactly where a gradient is not. What layers share
+        belongs to the first.
 
         Args:
             layers: which of them.
         """
-        return self.gradients.squared_norms(layers)
+        scale = self.loss_scale
+        return {layer: square / scale**2 for layer, square in self.gradients.squared_norms(layers).items()}
 
     def step(self, terms: StepTerms) -> None:
         """Divide the gradients by what the loss counted, clip them, set the learning rates, and step the optimizer.
@@ -278,7 +305,7 @@ class HeldStage:
                 fix="return (sum, count) with a count above 0 in one micro-batch at least, such as that of all targets "
                 "that are not ignored",
             )
-        factor = 1 / terms.count
+        factor = 1 / (terms.count * self.loss_scale)
         if self.clip_norm is not None and terms.norm is not None:
             factor *= min(1.0, self.clip_norm / (terms.norm + 1e-6))
         self._rates.set(terms.taken)
@@ -291,8 +318,8 @@ class HeldStage:
         """The training state by name, the same order on all peers.
 
         Returns:
-            References: parameters, persistent buffers, then the optimizer's tensors, none of them copied. Numbers in
-            the optimizer's state are given as float64 tensors of no dimension, by value.
+            References: parameters, persistent buffers, the loss scale, then the optimizer's tensors, none of them
+            copied. Numbers in the optimizer's state are given as float64 tensors of no dimension, by value.
         """
         return self._state_of(self.numbers)
 
@@ -430,7 +457,8 @@ class HeldStage:
             name: as_of_last_step.get(id(value), value) for name, value in every if _plain(name) in self._persistent
         }
         everything = {**dict(self._named_parameters()), **buffers}
-        return {self._global_name(name): value.detach() for name, value in everything.items()}
+        scale = {} if self._scale is None else self._scale.state()
+        return {self._global_name(name): value.detach() for name, value in everything.items()} | scale
 
     def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters; what layers share comes with each of them."""
@@ -515,7 +543,7 @@ def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.
     """Raise InvalidInputError for the first name, in our order and then in theirs, that does not fit."""
     for name, value in own.items():
         if name not in given:
-            raise InvalidInputError(f"the state lacks {name}", fix="take the state of a peer of the same stage")
+            raise InvalidInputError(f"the state lacks {name}", fix=_fix_of(name))
         other = given[name]
         if (other.shape, other.dtype) != (value.shape, value.dtype):
             raise InvalidInputError(
@@ -528,6 +556,13 @@ def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.
                 f"the state has {name}, which is not held here",
                 fix="call prime_optimizer() before loading into a stage that has not stepped yet",
             )
+
+
+def _fix_of(name: str) -> str:
+    """What to do where a state lacks an entry."""
+    if name.endswith((f"/{MASTER}", ENTRY)):
+        return "go on in the precision that it was trained in (--precision), such as bf16, which has no masters"
+    return "take the state of a peer of the same stage"
 
 
 def _kind(tensor: torch.Tensor) -> str:

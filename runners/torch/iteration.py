@@ -98,18 +98,28 @@ class Iteration:
         batch: the iteration's micro-batches by global number: pipeline k's j-th is `plan.microbatch_offset(k) + j`.
         progress: where to note what is done, so that it outlives an interruption; for what is left, what there is of it
             (resume.py). None: of an interrupted iteration nothing is of use.
+        taken: steps taken before it; None: as many as iterations.
 
     Attributes:
         loss: the iteration's mean loss, once reduced; None except at a last stage.
         reduction_s: when the sums over gradients began and ended; None where there are none, and before they end.
         begun_s: when it was made.
+        taken: steps taken before it.
         ledger: of what is left of an iteration, once reduced, the micro-batches in this rank's part of the sums that
             were made in it; where the rank has several stages, those of each; else None.
     """
 
-    def __init__(self, rank: Rank, number: int, batch: Batch, progress: IterationProgress | None = None) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        number: int,
+        batch: Batch,
+        progress: IterationProgress | None = None,
+        taken: int | None = None,
+    ) -> None:
         self.rank = rank
         self.number = number
+        self.taken = number if taken is None else taken
         self.batch = batch
         self.progress = progress
         self.loss: float | None = None
@@ -132,14 +142,10 @@ class Iteration:
         for _ in range(LOOK_AHEAD):
             self._post_next()
 
-    def run(self, taken: int | None = None) -> Agreement:
-        """Run the whole iteration as the plan says, until every message sent has been taken.
-
-        Args:
-            taken: steps taken before; None: as many as iterations.
-        """
+    def run(self) -> Agreement:
+        """Run the whole iteration as the plan says, until every message sent has been taken."""
         self.reduce()
-        agreed = self.agree(self.number if taken is None else taken)
+        agreed = self.agree()
         if agreed.is_finite:
             self.step(agreed.terms)
         self.rank.transport.flush()
@@ -155,18 +161,17 @@ class Iteration:
                 self.rank.executing(instruction)
             self._execute(instruction)
 
-    def agree(self, taken: int) -> Agreement:
+    def agree(self) -> Agreement:
         """Let all ranks know the terms of the step, without a coordinator: by a sum over everybody.
 
         With a staggered optimizer nobody waits for the others, unless the step needs it: to be clipped, or divided by
-        what the loss counts. Where it does not, nor is it skipped for a gradient that is not finite.
-
-        Args:
-            taken: steps taken before.
+        what the loss counts, or for the loss scale. Where it does not, nor is it skipped for a gradient that is not
+        finite.
         """
         rank, total = self.rank, self.rank.plan.total_microbatches()
-        if not (self._step.everyone or rank.held.clip_norm is not None or rank.does_count):
-            return Agreement(StepTerms(float(total), None, taken), self.loss, True)
+        is_needed = rank.held.clip_norm is not None or rank.held.waits_for_all or rank.does_count
+        if not (self._step.everyone or is_needed):
+            return Agreement(StepTerms(float(total), None, self.taken), self.loss, True)
         # Each number is told by one rank, so that the sum adds zeros to it: all have the same bits, however it is made.
         # But squares of layers that are cut are told in parts, by all ranks of a worker.
         told = torch.zeros(2 * total + rank.model_layers, dtype=torch.float64)
@@ -177,7 +182,7 @@ class Iteration:
         rank.transport.all_reduce(rank.everyone, told)
         numbers = told.tolist()
         losses, squares = numbers[: 2 * total], numbers[2 * total :]
-        return _agreement(losses[::2], losses[1::2], squares, taken)
+        return _agreement(losses[::2], losses[1::2], squares, self.taken)
 
     def step(self, terms: StepTerms) -> None:
         """Step the optimizer, without waiting for anybody."""
@@ -233,6 +238,7 @@ class Iteration:
         """Before anything is announced."""
         if self.progress is not None:
             self.progress.stages = tuple(stage.layers for stage in self.rank.plan.stages_of(self.rank.worker))
+        self.rank.held.scale_loss(self.number, self.taken)
         if self.progress is not None and self.rank.program.rest is not None:
             self.rank.held.attach()
             self._gather(self.progress)

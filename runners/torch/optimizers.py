@@ -8,7 +8,7 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.text import with_article
-from .precision import Precision
+from .precision import Precision, has_masters
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -61,22 +61,22 @@ class StageOptimizer:
 
     def __init__(self, factory: OptimizerFactory, parameters: Iterable[nn.Parameter], precision: Precision) -> None:
         trainable = [one for one in parameters if one.requires_grad]
-        has_masters = precision == "bf16-master"
+        with_masters = has_masters(precision)
         self._stepped: dict[nn.Parameter, nn.Parameter] = {}
         self._twins: list[tuple[nn.Parameter, nn.Parameter]] = []
         self._masters: dict[nn.Parameter, dict[str, Any]] = {}
         for parameter in trainable:
             stepped = parameter
             if parameter.grad is not None and parameter.grad.dtype != parameter.dtype:
-                stepped = nn.Parameter(parameter.detach().float() if has_masters else parameter.detach())
-                if has_masters:
+                stepped = nn.Parameter(parameter.detach().float() if with_masters else parameter.detach())
+                if with_masters:
                     stepped.grad = parameter.grad
                     self._masters[parameter] = {MASTER: stepped}
                 else:
                     self._twins.append((parameter, stepped))
             self._stepped[parameter] = stepped
         self.is_idle = not trainable
-        self.inner = _nothing() if self.is_idle else _made(factory, list(self._stepped.values()), has_masters)
+        self.inner = _nothing() if self.is_idle else _made(factory, list(self._stepped.values()), precision)
 
     def stepped(self) -> list[nn.Parameter]:
         """What the optimizer steps on, in the parameters' order."""
@@ -120,7 +120,7 @@ def _nothing() -> torch.optim.Optimizer:
     return torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=0.0)
 
 
-def _made(factory: OptimizerFactory, parameters: Sequence[nn.Parameter], has_masters: bool) -> torch.optim.Optimizer:
+def _made(factory: OptimizerFactory, parameters: Sequence[nn.Parameter], precision: Precision) -> torch.optim.Optimizer:
     """The factory's optimizer, after a small one of its kind has shown that it can step and what it keeps."""
     shapes = {parameter.ndim: parameter for parameter in parameters}
     tried = [_small(parameter) for parameter in shapes.values()]
@@ -138,10 +138,10 @@ def _made(factory: OptimizerFactory, parameters: Sequence[nn.Parameter], has_mas
         for key, entry in optimizer.state.get(parameter, {}).items():
             if entry is not None:
                 as_tensor(entry)
-            if has_masters and MASTER in key:
-                raise _has_masters(optimizer, f"a {key!r} of each parameter")
-    if has_masters and getattr(optimizer, "master_weights", False):
-        raise _has_masters(optimizer, "master_weights")
+            if has_masters(precision) and MASTER in key:
+                raise _masters_twice(optimizer, f"a {key!r} of each parameter", precision)
+    if has_masters(precision) and getattr(optimizer, "master_weights", False):
+        raise _masters_twice(optimizer, "master_weights", precision)
     return _called(factory, parameters)
 
 
@@ -189,11 +189,11 @@ def _refuse_two_passes(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _has_masters(optimizer: torch.optim.Optimizer, what: str) -> InvalidInputError:
+def _masters_twice(optimizer: torch.optim.Optimizer, what: str, precision: Precision) -> InvalidInputError:
     return InvalidInputError(
-        f"{type(optimizer).__name__} keeps masters itself ({what}), and bf16-master would keep them again",
+        f"{type(optimizer).__name__} keeps masters itself ({what}), and {precision} would keep them again",
         where="precision",
-        fix="switch its masters off, or use the precision bf16",
+        fix="switch its masters off" + (", or use the precision bf16" if precision == "bf16-master" else ""),
     )
 
 

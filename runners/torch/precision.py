@@ -6,6 +6,7 @@
 | bf16 | bfloat16 | bfloat16 | bfloat16 |
 | bf16-autocast | as made | torch.autocast in F, and in its recomputation | of the parameters' type |
 | bf16-master | bfloat16 | bfloat16 | of float32 masters, which are a part of it |
+| fp16-master | float16 | float16, of a multiple of the loss (loss_scale.py) | of float32 masters |
 
 Gradients are summed in float32 at least, over micro-batches and over workers, whatever the parameters' type. Messages
 between stages have the type of what is sent.
@@ -22,6 +23,12 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.text import joined
 from ..training import Precision as Precision
 
+_PARAMETERS: dict[Precision, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "bf16-master": torch.bfloat16,
+    "fp16-master": torch.float16,
+}
+
 
 def require_precision(name: str) -> None:
     """Raise InvalidInputError unless it is a precision."""
@@ -33,7 +40,17 @@ def require_precision(name: str) -> None:
 
 def parameter_type(precision: Precision) -> torch.dtype | None:
     """The type of floating parameters; None for that with which layers are made."""
-    return torch.bfloat16 if precision in ("bf16", "bf16-master") else None
+    return _PARAMETERS.get(precision)
+
+
+def has_masters(precision: Precision) -> bool:
+    """Whether the optimizer steps on float32 copies of the parameters."""
+    return precision in ("bf16-master", "fp16-master")
+
+
+def is_loss_scaled(precision: Precision) -> bool:
+    """Whether gradients are those of a multiple of the loss."""
+    return precision == "fp16-master"
 
 
 def convert(layers: Iterable[nn.Module], precision: Precision) -> None:

@@ -687,7 +687,8 @@ class ResilientWorker:
             batch.prefetch(number + 1, self._by_plan.reads)
         self._forget_until(self._rules.committed)
         is_noted = is_rest or self._task.log_memory_bytes != 0
-        iteration = Iteration(rank, number, batch(number), self._progress_of(number) if is_noted else None)
+        progress = self._progress_of(number) if is_noted else None
+        iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)
         iteration.reduce()
         self._activity.be("computing", "vote")
         (losses, stages), squares = losses_of(iteration), self._held.squared_norms(self._by_plan.first_held)
@@ -812,6 +813,7 @@ def save_part(held: HeldStage, layers: Layers, folder: str, iteration: int) -> S
         folder: where.
         iteration: how many iterations are done.
     """
+    held.prime_optimizer()  # where all iterations were skipped, whoever resumes looks for its state
     try:
         return Saved(iteration, write_part(Path(folder), iteration, layers, held.state_of(layers)))
     except RtkError as error:

@@ -219,7 +219,7 @@ class PlanRunner:
         """
         start_s = self.now_s()
         agreed: list[Agreement] = []
-        run = self._run(batch, lambda run: agreed.append(run.run(self._taken)))
+        run = self._run(batch, lambda run: agreed.append(run.run()))
         (found,) = agreed
         self._taken += found.is_finite
         terms, is_skipped = found.terms, not found.is_finite
@@ -254,7 +254,16 @@ class PlanRunner:
 
         Returns:
             The iteration. Gradients are sums over all micro-batches, and not divided by what the loss counts.
+
+        Raises:
+            InvalidInputError: the precision has a loss scale, which only who steps can keep.
         """
+        if self._held.waits_for_all:
+            raise InvalidInputError(
+                "gradients of a scaled loss are not left to others: only the runner knows the scale",
+                where="precision",
+                fix="call step(), or use the precision bf16-master",
+            )
 
         def reduce(run: Iteration) -> None:
             run.reduce()
@@ -266,7 +275,7 @@ class PlanRunner:
     def _run(self, batch: Batch, how: Callable[[Iteration], None]) -> Iteration:
         with self._refusals.telling():
             self._prepared = self._prepared or self._prepare(batch)
-            run = Iteration(self._prepared, self.iteration, batch)
+            run = Iteration(self._prepared, self.iteration, batch, taken=self._taken)
             how(run)
         self.iteration += 1
         return run

@@ -15,7 +15,9 @@ from ...schemas.text import with_article
 from .deferral import DeferredGradient, GradientStore, defer_linears
 from .hosting import Hosting, ParkedGradient
 from .lanes import Lanes
+from .optimizers import OptimizerFactory
 from .precision import Precision, autocasting, parameter_type
+from .rehearsed import RehearsedStep
 from .staging import HostStaging
 from .trees import (
     NOTHING,
@@ -119,6 +121,7 @@ class TorchStage:
         added: what `add_loss` added in the last F, detached, in float64; None where it did not, or the stage has a
             loss, which contains it.
         does_count: whether the loss has said how much it counts; False before it was first asked.
+        loss_scale: by what gradients are to be larger than those of the loss; a power of 2.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class TorchStage:
         self.layers = nn.ModuleList(layers)
         self.loss = loss
         self.does_count = False
+        self.loss_scale = 1.0
         self.added: torch.Tensor | None = None
         self.named_inputs = NamedInputs(layers)
         self._precision = precision
@@ -235,8 +239,8 @@ class TorchStage:
                 given = torch.stack([output.detach().reshape(()).double(), count.to(output.device)])
                 added.losses.clear()
         if torch.is_grad_enabled():
-            ends = [_edge(one) for one in floating(output)]
-            also = tuple(filter(None, map(_edge, added.losses)))
+            ends = [_edge(one) for one in floating(output if loss is None else self._scaled(output))]
+            also = tuple(filter(None, (_edge(self._scaled(one)) for one in added.losses)))
             self._forwards[key] = _Forward(inputs, ends, also, loss is not None, self._lanes.now)
         values = [one.detach().double() for one in added.losses]
         self.added = torch.stack(values).sum() if values else None
@@ -326,6 +330,18 @@ class TorchStage:
         """The stage's parameters, each once even where layers share it."""
         return self.layers.parameters()
 
+    def stepper(self, optimizer: OptimizerFactory) -> RehearsedStep | None:
+        """What steps this stage where it is profiled; None where nothing in it is trained.
+
+        Args:
+            optimizer: makes the optimizer of the stage's parameters.
+
+        Raises:
+            InvalidInputError: as of `StageOptimizer`.
+        """
+        is_idle = not any(one.requires_grad for one in self.parameters())
+        return None if is_idle else RehearsedStep(list(self.layers), optimizer, self._precision)
+
     def held_keys(self) -> frozenset[Hashable]:
         """The micro-batches under way: those whose backward pass has not ended."""
         return frozenset(self._forwards) | frozenset(self._deferred)
@@ -345,6 +361,10 @@ class TorchStage:
         """A tensor of the stage's own input, in the type that the model takes."""
         is_converted = self._input_type is not None and given.is_floating_point()
         return _leaf(given.to(self._input_type) if is_converted else given)
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """A loss as gradients are taken of it."""
+        return loss if self.loss_scale == 1.0 else loss * self.loss_scale
 
     def _apply_layers(
         self, inputs: Tree, before_layer: Callable[[int], None] | None, named: Named, added: _Added, part: range

@@ -78,7 +78,7 @@ def test_options_on_the_wrong_side_of_the_command_are_told_where_they_belong() -
         ("--lr-decay-style cosine", "it is --lr-schedule here"),
         ("--gradient_accumulation_steps 4", "gradients are accumulated over the plan's micro-batches: rtk plan …"),
         ("--warmup-ratio 0.1", "it is --warmup here, a number of iterations"),
-        ("--fp16", "it is --precision here, bf16 in place of fp16"),
+        ("--fp16", "it is --precision here, fp16-master in place of fp16"),
     ],
 )
 def test_other_frameworks_options_are_answered(option: str, fix: str) -> None:

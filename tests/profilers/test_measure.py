@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,20 @@ from typer.testing import CliRunner
 
 from rtk.cli import profile as profile_command
 from rtk.profilers import links
+from rtk.profilers.analytic.costs import MicrobatchShape
+from rtk.profilers.analytic.estimate import optimizer_bytes
+from rtk.profilers.analytic.software import Software
 from rtk.profilers.links import measure_loopback
 from rtk.profilers.measure import FEWEST_ROUNDS, MOST_ROUNDS, measure_profile
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.load import Model, load_model
 from rtk.profilers.models.presets import GptConfig
+from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.stage import TorchStage
+from rtk.runners.training import Precision
 from rtk.schemas.documents import read_document
 from rtk.schemas.errors import RuntimeFailedError
-from rtk.schemas.profile import Connection, ModelForm, Profile
+from rtk.schemas.profile import Connection, DataType, ModelForm, Profile
 
 WIDTH, TOKENS = 8, 12
 
@@ -258,3 +264,33 @@ def test_preset_is_measured_as_it_runs() -> None:
     blocks = profile.layers[1:-1]
     assert len({(block.parameter_bytes, block.state_bytes, block.activation_bytes) for block in blocks}) == 1
     assert all(min(layer.costs[0].forward_s, layer.costs[0].backward_weight_s) > 0 for layer in profile.layers)
+
+
+@pytest.mark.parametrize(("precision", "dtype", "gradients", "state"), [
+    ("fp32", "fp32", None, 12),
+    ("bf16", "bf16", 4, 8),
+    ("bf16-master", "bf16", 4, 16),
+    ("fp16-master", "fp16", 4, 16),
+])  # fmt: skip
+def test_a_parameter_costs_what_it_costs_in_a_run(
+    precision: Precision, dtype: DataType, gradients: int | None, state: int
+) -> None:
+    """Bytes a parameter are those that a run's stage holds, in the profile as counted there, whatever the precision;
+    and with masters those that computed profiles count."""
+    form = ModelForm(dtype=dtype)
+    make_stage = partial(TorchStage, precision=precision)
+    profile = measure_profile(load_model("gpt-tiny", 1, 8, 0, form), make_stage, repeats=1)
+    layers = load_model("gpt-tiny", 1, 8, 0, form).layers
+    held = HeldStage(layers, (1, 2), language_model_loss, torch.optim.AdamW, precision=precision)
+    held.prime_optimizer()
+    block, (layer,) = profile.layers[1], held.stage.layers
+    count = sum(one.numel() for one in layer.parameters())
+    sums = sum(one.grad.nbytes for one in layer.parameters() if one.grad is not None)
+    kept = sum(one.nbytes for name, one in held.state().items() if "weight/" in name or "bias/" in name if one.ndim)
+    assert block.parameter_bytes == sum(one.nbytes for one in layer.parameters())
+    assert (block.state_bytes, block.gradient_bytes) == (sums + kept, gradients and sums)
+    assert (block.state_bytes, block.gradient_bytes) == (state * count, gradients and gradients * count)
+    assert profile.model.get("gradients") == (gradients and "fp32")
+    if precision != "bf16":
+        software = Software(gradients="fp32")
+        assert optimizer_bytes(MicrobatchShape(1, 8, dtype, software)).state == state

@@ -221,7 +221,7 @@ def test_ranks_meet_where_the_plan_says(optimizer: Optimizer, meetings: int) -> 
     rank = make_rank(replace(make_plan(), optimizer=optimizer))
     run = Iteration(rank, 0, batch())
     run.reduce()
-    agreed = run.agree(0)
+    agreed = run.agree()
     run.step(agreed.terms)
     assert agreed.terms.count == MICROBATCHES
     assert (agreed.terms.norm is None) == (meetings == 0)

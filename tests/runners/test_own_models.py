@@ -94,9 +94,9 @@ def tracked(job: ThreadJob) -> set[int]:
     return {int(value) for state in states for name, value in state.items() if name.endswith("num_batches_tracked")}
 
 
-@pytest.mark.parametrize("precision", ["bf16", "bf16-autocast", "bf16-master"])
+@pytest.mark.parametrize("precision", ["bf16", "bf16-autocast", "bf16-master", "fp16-master"])
 def test_precisions_survive(precision: Precision) -> None:
-    """A death in bfloat16 leaves peers with equal bits, and the losses but for rounding."""
+    """A death in 16 bits leaves peers with equal bits, and the losses but for rounding."""
     plan = plan_of(2, 2, MICROBATCHES, "zero-bubble")
     calm, wild = (job_of(plan, *deaths, make_layers=layers, precision=precision) for deaths in ((), (("1/1", 3),)))
     assert wild.losses() == pytest.approx(calm.losses(), rel=0.02)
