@@ -137,7 +137,17 @@ DURATIONS = {
     "--days": ("48h", "2"),
     **{
         f"--{name}": ("1h", "3600")
-        for name in ("mtbf", "repair", "rack-mtbf", "rack-repair", "slow-every", "slow-lasts", "slow-link-every")
+        for name in (
+            "mtbf",
+            "repair",
+            "rack-mtbf",
+            "rack-repair",
+            "gpu-mtbf",
+            "gpu-repair",
+            "slow-every",
+            "slow-lasts",
+            "slow-link-every",
+        )
     },
     "--slow-link-lasts": ("1h", "3600"),
     "--slow-link-delay": ("20ms", "0.02"),
@@ -196,7 +206,20 @@ def test_help_pages_name_each_kind_once() -> None:
 
 PLAN = ("plan", "pipeline", "p.json", "--pp", "4", "--dp", "4", "--microbatches", "8")
 GENERATE = ("trace", "generate", "--nodes", "4", "--days", "3", "--mtbf", "1d", "--repair", "2h")
-RATES = ("--rack-size", "2", "--rack-mtbf", "2d", "--slow-every", "1d", "--slow-link-every", "1d")
+RATES = (
+    "--rack-size",
+    "2",
+    "--rack-mtbf",
+    "2d",
+    "--gpus-per-node",
+    "8",
+    "--gpu-mtbf",
+    "2d",
+    "--slow-every",
+    "1d",
+    "--slow-link-every",
+    "1d",
+)
 BATCH = ("plan", "batch", "--microbatches", "30", "--times", "7,3.5")
 SIMULATE = ("simulate", "plan.json", "--json", "--inject", "faults.jsonl")
 REPLAY = ("replay", "--profile", "p.json", "--pp", "4", "--dp", "2", "--microbatches", "8", "--trace", "spot.csv")
@@ -213,7 +236,9 @@ TRIED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("viz", "plan.json", "--json"): ("--from",),
     ("diff", "plan.json", "plan.json", "--json"): ("--tolerance",),
     ("trace", "show", "spot.csv", "--json"): ("--iteration-time", "--link-time"),
-    (*GENERATE, *RATES): tuple(one for one in DURATIONS if re.match("--(mtbf|repair|rack|slow-(?!link$)|days)", one)),
+    (*GENERATE, *RATES): tuple(
+        one for one in DURATIONS if re.match("--(mtbf|repair|rack|gpu|slow-(?!link$)|days)", one)
+    ),
     (*REPLAY, "--policies", "spares", "--json"): ("--until", "--cost", "--memory-limit"),
     ("profile", "gpt3-6.7b", "--analytic", "--gpu", "h100-sxm"): ("--efficiency", "--kernel-gap"),
 }
