@@ -138,15 +138,8 @@ DURATIONS = {
     **{
         f"--{name}": ("1h", "3600")
         for name in (
-            "mtbf",
-            "repair",
-            "rack-mtbf",
-            "rack-repair",
-            "gpu-mtbf",
-            "gpu-repair",
-            "slow-every",
-            "slow-lasts",
-            "slow-link-every",
+            *("mtbf", "repair", "rack-mtbf", "rack-repair", "gpu-mtbf", "gpu-repair"),
+            *("slow-every", "slow-lasts", "slow-link-every"),
         )
     },
     "--slow-link-lasts": ("1h", "3600"),
@@ -207,18 +200,8 @@ def test_help_pages_name_each_kind_once() -> None:
 PLAN = ("plan", "pipeline", "p.json", "--pp", "4", "--dp", "4", "--microbatches", "8")
 GENERATE = ("trace", "generate", "--nodes", "4", "--days", "3", "--mtbf", "1d", "--repair", "2h")
 RATES = (
-    "--rack-size",
-    "2",
-    "--rack-mtbf",
-    "2d",
-    "--gpus-per-node",
-    "8",
-    "--gpu-mtbf",
-    "2d",
-    "--slow-every",
-    "1d",
-    "--slow-link-every",
-    "1d",
+    *("--rack-size", "2", "--rack-mtbf", "2d", "--gpus-per-node", "8", "--gpu-mtbf", "2d", "--gpu-repair", "1h"),
+    *("--slow-every", "1d", "--slow-link-every", "1d"),
 )
 BATCH = ("plan", "batch", "--microbatches", "30", "--times", "7,3.5")
 SIMULATE = ("simulate", "plan.json", "--json", "--inject", "faults.jsonl")
