@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, combinations
 from math import comb, inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,5 +200,6 @@ def descended(sums: Floats, placement: Placement, cut: Ints) -> Ints:
         column_of[list(held)] = column
     ends = np.array([0, *cut, sums.shape[1] - 1], dtype=np.int64)
     spaces = np.zeros(stages), np.zeros(columns), np.zeros(WORTHS)
-    compiled(descend)(sums.ravel(), column_of, ends, spaces, np.zeros(4, dtype=np.int64))
+    given: Any = sums.ravel(), column_of, ends, spaces, np.zeros(4, dtype=np.int64)
+    compiled(descend)(*given)
     return ends[1:-1]
