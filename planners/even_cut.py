@@ -5,24 +5,25 @@ V must be made up for by that worker's other chunk. The largest worker's sum is 
 cuts the largest chunk.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, combinations, product
+from itertools import accumulate, combinations
 from math import comb, inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schemas.kernels import compiled
 from ..schemas.placement import loop_placement, v_placement
 from ..schemas.plan import Placement
+from .cut_moves import REACH, WORTHS, descend
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_CUTS = 50_000  # that are all looked at
 MOST_STEPS = 2e8  # of the dynamic programme for two chunks, which are a few seconds at most
-MOST_PAIRED = 40  # boundaries of which two are moved together
-REACH = 3  # layers that a boundary moves at once
 KICKS = 8  # starts of the search beside the even one
 DIGITS = 12  # that sums are compared by, as shares of all work
 
@@ -170,12 +171,11 @@ def searched_cut(sums: Floats, placement: Placement) -> Ints:
         placement: the virtual stages of each column.
     """
     count, boundaries = sums.shape[1] - 1, sum(map(len, placement)) - 1
-    moves = np.array(list(_moves(boundaries)), dtype=np.int64)
     first = sums[0]
     even = _apart(np.searchsorted(first, first[-1] * np.arange(1, boundaries + 1) / (boundaries + 1)), count)
     chance = np.random.default_rng(0)
     kicked = [even, *(_apart(even + chance.integers(-REACH, REACH + 1, boundaries), count) for _ in range(KICKS))]
-    found = np.array([_descended(sums, placement, start, moves) for start in kicked])
+    found = np.array([descended(sums, placement, start) for start in kicked])
     best: Ints = found[_best(_worth(sums, found, placement))]
     return best
 
@@ -188,29 +188,18 @@ def _apart(boundaries: Ints, count: int) -> Ints:
     return apart
 
 
-def _descended(sums: Floats, placement: Placement, cut: Ints, moves: Ints) -> Ints:
-    """The cut after the best of these moves, again and again until none makes it better."""
-    while True:
-        tried = cut + moves
-        bounds = np.pad(tried, ((0, 0), (1, 1)), constant_values=((0, 0), (0, sums.shape[1] - 1)))
-        tried = tried[(np.diff(bounds, axis=1) > 0).all(axis=1)]  # the first of them moves nothing
-        worker, chunk, squares, chunk_squares = _worth(sums, tried, placement)
-        best = _best((worker, squares, chunk, chunk_squares))
-        if best == 0:
-            return cut
-        cut = tried[best]
+def descended(sums: Floats, placement: Placement, cut: Ints) -> Ints:
+    """The cut after the best of all small moves, again and again until none makes it better.
 
-
-def _moves(boundaries: int) -> Iterator[list[int]]:
-    """Nothing; each boundary by up to `REACH`; a layer from one chunk to another, with all between; any two by one."""
-    yield [0] * boundaries
-    for one in range(boundaries):
-        for step in (*range(-REACH, 0), *range(1, REACH + 1)):
-            yield [step if number == one else 0 for number in range(boundaries)]
-    if boundaries > MOST_PAIRED:
-        return
-    for one, other in combinations(range(boundaries), 2):
-        for step in (-1, 1):
-            yield [step if one <= number <= other else 0 for number in range(boundaries)]
-        for up, down in product((-1, 1), repeat=2):
-            yield [{one: up, other: down}.get(number, 0) for number in range(boundaries)]
+    A move is of one boundary by up to `REACH`; of a layer from one chunk to another, with all between; or, where they
+    are few, of any two boundaries by one.
+    """
+    columns, stages = len(placement), len(cut) + 1
+    column_of = np.zeros(stages, dtype=np.int64)
+    for column, held in enumerate(placement):
+        column_of[list(held)] = column
+    ends = np.array([0, *cut, sums.shape[1] - 1], dtype=np.int64)
+    spaces = np.zeros(stages), np.zeros(columns), np.zeros(WORTHS)
+    given: Any = sums.ravel(), column_of, ends, spaces, np.zeros(4, dtype=np.int64)
+    compiled(descend)(*given)
+    return ends[1:-1]

@@ -5,8 +5,9 @@ was made is ruled out for good.
 
 1. **A shape, not cut yet.** Workers of a pipeline share its layers, however they are cut and placed. Each has its own
    operations, then the sum of its gradients, then its step, one after the other; the longest of these is no shorter
-   than their mean, which no cut changes. A layer is never cut, so somebody does all of the dearest one. And one
-   micro-batch has to go all the way down and up.
+   than their mean, which no cut changes. A layer is never cut: of any k layers somebody has k/S at least, rounded up,
+   be they in one stage or in several (the argument for bin packing of Martello and Toth, 1990, with k layers that are
+   no shorter than the least of them). And one micro-batch has to go all the way down and up.
 2. **Memory, not cut yet.** Parameters, state and one micro-batch's activations are somewhere: the fullest worker holds
    no less than the mean. And a layer's activations are held while their micro-batch goes down and comes back through
    all layers behind it: bytes times seconds, over all layers and micro-batches, fit what all workers have together.
@@ -59,10 +60,21 @@ class FormTotals:
         """Of all layers."""
         return sum(self.works_s)
 
+    def busiest_s(self, pp: int) -> float:
+        """Of the layers that the busiest of so many workers has at least, whichever way they are handed out."""
+        if pp not in self._busiest_s:
+            sums_s, taken = self._dearest_s, range(1, len(self.works_s) + 1)
+            self._busiest_s[pp] = max(sums_s[k] - sums_s[k - ceil(k / pp)] for k in taken)
+        return self._busiest_s[pp]
+
     @cached_property
-    def longest_s(self) -> float:
-        """Of the dearest layer."""
-        return max(self.works_s)
+    def _busiest_s(self) -> dict[int, float]:
+        return {}
+
+    @cached_property
+    def _dearest_s(self) -> list[float]:
+        """Of the first so many layers, from the dearest on."""
+        return [0.0, *accumulate(sorted(self.works_s, reverse=True))]
 
     @cached_property
     def step_s(self) -> float:
@@ -101,7 +113,7 @@ class FormTotals:
             overlap: what passes side by side take over the same one after the other.
         """
         mean_s = (overlap * microbatches * self.work_s + sum_s + self.step_s / shards) / pp
-        longest_s = overlap * microbatches * self.longest_s
+        longest_s = overlap * microbatches * self.busiest_s(pp)
         return SLACK * max(mean_s, longest_s, self._ways_s[0], self._held_s(pp, microbatches, shards))
 
     def _held_s(self, pp: int, microbatches: int, shards: int) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -23,7 +24,7 @@ import numpy as np
 from ..scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 
 if TYPE_CHECKING:
-    from .problem import PlacedProblem, SeatOrders
+    from .problem import Ints, PlacedProblem, SeatOrders
 
 
 class SeatOperation(NamedTuple):
@@ -85,23 +86,28 @@ def published_orders(problem: PlacedProblem) -> Iterator[tuple[str, SeatOrders]]
     for form in PUBLISHED:
         fits = column_of_loop(columns, chunks) if form.placement == "loop" else column_of_v(columns, 2)
         if column == fits:
-            orders = {count: form.orders(columns, chunks, count) for count in set(counts)}
-            yield form.name, _as_codes(problem, [orders[count] for count in counts])
+            yield form.name, _as_codes(problem, [_rows_of(form, columns, chunks, count) for count in counts])
 
 
-def _as_codes(problem: PlacedProblem, orders: Sequence[ColumnOrders]) -> SeatOrders:
+@lru_cache(maxsize=64)  # a search of shapes asks for the same with other times and limits
+def _rows_of(form: PublishedForm, columns: int, chunks: int, microbatches: int) -> tuple[Ints, ...]:
+    """What each column runs, a row (kind, stage, micro-batch) an operation."""
+    return tuple(np.array(row, np.int64).reshape(-1, 3) for row in form.orders(columns, chunks, microbatches))
+
+
+def _as_codes(problem: PlacedProblem, orders: Sequence[Sequence[Ints]]) -> SeatOrders:
     """One pipeline's orders each, as operation codes of each worker."""
-    places = zip(problem.origin.tolist(), problem.microbatch.tolist(), strict=True)
-    job = {place: number for number, place in enumerate(places)}
-    split = problem.split.tolist()
-    found = []
+    job = np.zeros((len(orders), int(problem.microbatch.max(initial=0)) + 1), np.int64)
+    job[problem.origin, problem.microbatch] = np.arange(len(problem.origin))
+    found: list[list[int]] = []
     for pipeline, column in zip(problem.pipeline.tolist(), problem.worker_column.tolist(), strict=True):
-        row = []
-        for kind, stage, microbatch in orders[pipeline][column] if pipeline < len(orders) else ():
-            number = job[pipeline, microbatch]
-            if kind != WEIGHT or split[number][stage]:
-                row.append((number * problem.stages + stage) * KINDS + kind)
-        found.append(row)
+        if pipeline >= len(orders):
+            found.append([])
+            continue
+        kind, stage, microbatch = orders[pipeline][column].T
+        number = job[pipeline, microbatch]
+        runs = (kind != WEIGHT) | problem.split[number, stage]
+        found.append(((number * problem.stages + stage) * KINDS + kind)[runs].tolist())
     return found
 
 

@@ -79,6 +79,7 @@ def enumerated(search: ShapeSearch) -> dict[int, PricedShape]:
 
 PLAIN = tuple(ShapeWay(schedule, side_by_side=order) for order in ORDERS for schedule in ("1f1b", "zero-bubble"))
 PLACED = (*PLAIN, ShapeWay("1f1b", "v", 2))
+CHUNKED = (ShapeWay(), ShapeWay("zero-bubble", "v", 2), ShapeWay("zero-bubble", "loop", 2), ShapeWay("1f1b", "v", 3))
 
 
 def question_of(forms: list[CostedForm], shards: bool = True, ways: Sequence[ShapeWay] = PLAIN) -> BestQuestion:
@@ -103,10 +104,12 @@ def test_the_search_finds_what_full_enumeration_finds(forms: list[CostedForm], s
 
 
 @settings(max_examples=4)
-@given(costed_forms())
-def test_the_search_finds_what_full_enumeration_finds_among_placements(form: CostedForm) -> None:
-    """The same where workers may hold several stages."""
-    require_true_order(question_of([form], ways=PLACED))
+@given(costed_forms(), st.sampled_from((PLACED, CHUNKED)))
+def test_the_search_finds_what_full_enumeration_finds_among_placements(
+    form: CostedForm, ways: Sequence[ShapeWay]
+) -> None:
+    """The same where workers may hold several stages, in V's or loops."""
+    require_true_order(question_of([form], ways=ways))
 
 
 def test_pairs_are_searched_where_the_profile_knows_them() -> None:
@@ -143,15 +146,30 @@ def test_both_orders_of_gpus_in_a_node_are_tried(told: SideBySide, orders: set[s
     assert plan_best(profile, cluster=cluster, batch=8, side_by_side="stages").best.way.side_by_side == "stages"
 
 
+@given(costed_forms(), st.integers(1, 4))
+def test_the_busiest_worker_has_no_less_than_is_proven(form: CostedForm, workers: int) -> None:
+    """Whoever gets which layers, somebody has as much; and where layers are alike, no more than that is needed."""
+    totals = FormTotals(form, 1)
+    works_s = totals.works_s
+    handed_out = product(range(workers), repeat=len(works_s))
+    least_s = min(
+        max(sum(s for s, to in zip(works_s, one, strict=True) if to == w) for w in set(one)) for one in handed_out
+    )
+    assert totals.busiest_s(workers) <= least_s * (1 + 1e-12)
+    assert totals.busiest_s(workers) >= max(works_s)
+    if len(set(works_s)) == 1:
+        assert totals.busiest_s(workers) == pytest.approx(least_s)
+
+
 @settings(max_examples=30)
-@given(costed_forms(), st.booleans())
-def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool) -> None:
+@given(costed_forms(), st.booleans(), st.sampled_from((PLACED, CHUNKED)))
+def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool, ways: Sequence[ShapeWay]) -> None:
     """No plan takes less than what is proven of its shape, its cut or all orders, nor holds less than is proven."""
-    search = ShapeSearch(question_of([form], shards, PLACED))
+    search = ShapeSearch(question_of([form], shards, ways))
     for number, one in enumerated(search).items():
         shape = one.shape
         bound_s = search._bound_s(number, shape)
-        assert bound_s is not None and bound_s <= one.iteration_time_s
+        assert bound_s is not None and bound_s <= search._way_s(shape, one.way) <= one.iteration_time_s
         template = search._template(number, one.way)
         assert template is not None
         assert least_of_cut(template, shape.microbatches, in_order=one.way.is_in_order) <= one.iteration_time_s
