@@ -141,16 +141,21 @@ def _of_head_norms(share: nn.Module) -> Iterator[nn.Parameter]:
 class _Region:
     """Where a layer computes with a rank's own columns: what is random there is unlike on each rank, else alike.
 
-    It begins where what all have enters matrices cut by columns, and ends with the sum behind one cut by rows. The
-    runner seeds all ranks alike before each layer, for what is outside.
+    It begins where what all have enters matrices cut by columns, and ends with the sum behind one cut by rows. A tensor
+    that several matrices take enters once, for one sum of its gradient. The runner seeds all ranks alike before each
+    layer, for what is outside.
     """
 
     def __init__(self, group: TensorGroup) -> None:
         self.group = group
         self._outside: torch.Tensor | None = None
+        # Not kept by the tensor itself: what autograd holds of one that refers to what was made of it is never freed.
+        self._entered: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def enter(self, tensor: torch.Tensor, number: int, is_random: bool) -> torch.Tensor:
-        entered = self.group.enter(tensor)
+        if self._entered is None or self._entered[0] is not tensor:
+            self._entered = tensor, self.group.enter(tensor)
+        entered = self._entered[1]
         if is_random and self._outside is None:
             generator = _generator(tensor.device)
             self._outside = generator.get_state()
@@ -163,8 +168,12 @@ class _Region:
         whole = self.group.leave(part)
         if self._outside is not None:
             _generator(part.device).set_state(self._outside)
-            self._outside = None
+        self.abandon()
         return whole
+
+    def abandon(self) -> None:
+        """Nothing has been entered; randomness stays as it is."""
+        self._outside = self._entered = None
 
 
 def _generator(device: torch.device) -> torch.Generator:
@@ -205,7 +214,13 @@ class RowCut(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (..., own inputs) to (..., all outputs)."""
-        whole = self._region.leave(self.get_submodule(CUT)(inputs))
+        try:
+            part = self.get_submodule(CUT)(inputs)
+        except BaseException:
+            # Torch ends the recomputation of a checkpointed layer by an error, once the last tensor is there.
+            self._region.abandon()
+            raise
+        whole = self._region.leave(part)
         return whole if self.bias is None else whole + self.bias.to(whole.dtype)
 
 
