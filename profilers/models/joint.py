@@ -35,24 +35,23 @@ class ModelCuts:
     def __init__(self, plan: TensorParallelPlan | None) -> None:
         self._plan = plan
 
-    def check(self, layers: Sequence[nn.Module], degree: int) -> None:
-        """Raise InvalidInputError unless so many ranks can share these layers; nothing is copied."""
-        for number, layer in enumerate(layers):
-            for name, cut in check_share(layer, degree, self._plan).items():
-                module = layer.get_submodule(name)
-                where = f"layer {number}, {name or 'itself'}"
-                if not isinstance(module, nn.Linear | nn.Embedding):
-                    raise InvalidInputError(
-                        f"{type(module).__name__} is cut to be profiled only", where=where, fix="take an nn.Linear"
-                    )
-                words = module.weight.shape[0]
-                first, stop = TensorCut(0, words).spans(degree, degree - 1)[0]
-                if cut == "vocabulary" and first == stop:
-                    raise InvalidInputError(
-                        f"a vocabulary of {words} leaves nothing to the last of {degree} ranks",
-                        where=where,
-                        fix="take a smaller degree, or a larger vocabulary",
-                    )
+    def check(self, layer: nn.Module, degree: int, name: str) -> None:
+        """Raise InvalidInputError, with the layer's name, unless so many ranks can share it; nothing is copied."""
+        for path, cut in check_share(layer, degree, self._plan).items():
+            module = layer.get_submodule(path)
+            where = f"{name}, {path or 'itself'}"
+            if not isinstance(module, nn.Linear | nn.Embedding):
+                raise InvalidInputError(
+                    f"{type(module).__name__} is cut to be profiled only", where=where, fix="take an nn.Linear"
+                )
+            words = module.weight.shape[0]
+            first, stop = TensorCut(0, words).spans(degree, degree - 1)[0]
+            if cut == "vocabulary" and first == stop:
+                raise InvalidInputError(
+                    f"a vocabulary of {words} leaves nothing to the last of {degree} ranks",
+                    where=where,
+                    fix="take a smaller degree, or a larger vocabulary",
+                )
 
     def tensors(self, layer: nn.Module) -> dict[str, TensorCut]:
         """How the parameters of a whole layer that are cut are divided, by their names; others are whole."""
