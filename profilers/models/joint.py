@@ -3,7 +3,7 @@
 The cuts are those of `sharding.py`, by which a profile measures one rank alone: with them a run does what was measured.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
