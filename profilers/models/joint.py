@@ -246,13 +246,19 @@ class WordCut(nn.Module):
         is_own = padding is not None and self._first <= padding < self._stop
         rows.padding_idx = padding - self._first if is_own and padding is not None else None
         self.add_module(CUT, rows)
-        self._group = group
+        self._group, self._words = group, words
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up the tokens, of any shape."""
+        _require_words((tokens >= 0) & (tokens < self._words))
         elsewhere = (tokens < self._first) | (tokens >= self._stop)
         vectors: torch.Tensor = self.get_submodule(CUT)((tokens - self._first).masked_fill(elsewhere, 0))
         return self._group.leave(vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0))
+
+
+def _require_words(are_some: torch.Tensor) -> None:
+    """Fail as whole layers do where a token is no word of any rank; on a GPU nothing waits for it."""
+    torch._assert_async(are_some.all(), "a token is beyond the vocabulary")
 
 
 def cross_entropy_in_parts(logits: torch.Tensor, targets: torch.Tensor, words: int, group: TensorGroup) -> torch.Tensor:
@@ -280,6 +286,7 @@ class _CrossEntropy(torch.autograd.Function):
         ((first, stop),) = TensorCut(0, words).spans(group.degree, group.rank)
         numbers = logits.to(torch.promote_types(logits.dtype, torch.float32))
         is_own, counted = (targets >= first) & (targets < stop), targets != IGNORED
+        _require_words((targets >= 0) & (targets < words) | ~counted)
         places = (targets - first).clamp(0, stop - first - 1).unsqueeze(-1)
         most = numbers.amax(-1)
         told = numbers.new_zeros(group.degree, 3, len(targets))

@@ -314,6 +314,20 @@ def test_recomputation_draws_the_masks_again() -> None:
     assert not torch.equal(share.masks[0], share.masks[1])
 
 
+def test_tokens_beyond_the_vocabulary_are_no_words_of_others() -> None:
+    """A token or target that no rank has fails, as in a whole layer, and is not taken for another rank's."""
+    layers, group = layers_of("gpt"), RankGroup(2, 0)
+    tokens = torch.tensor([[0, WORDS - 1, WORDS]])
+    first, loss = PLANS["gpt"].cut(layers[0], group), PLANS["gpt"].loss(language_model_loss, layers[-1], group)
+    first(tokens[:, :2])
+    with pytest.raises(RuntimeError, match="beyond the vocabulary"):
+        first(tokens)
+    logits = torch.zeros(1, 3, TensorCut(0, WORDS).width(2))
+    loss(logits[:, :2], tokens[:, :2])
+    with pytest.raises(RuntimeError, match="beyond the vocabulary"):
+        loss(logits, tokens)
+
+
 @pytest.mark.parametrize("is_leaf", [True, False])
 def test_what_has_entered_is_freed(is_leaf: bool) -> None:
     """Of a micro-batch that is over a cut layer keeps nothing, whether its input was received or computed."""
