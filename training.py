@@ -401,7 +401,7 @@ class Training:
             paced=paced,
             seed=self.seed,
             clip_norm=self.clip_norm,
-            precision=self.precision or "fp32",
+            precision=self.precision_like(form_of(whole.planner.options)),
             schedule=self.schedule,
             buffers=self.buffers,
             fill=model.fill,

@@ -125,8 +125,8 @@ class TensorGroup(Protocol):
 class LayerCuts(Protocol):
     """How the layers of a model are cut among the ranks of a worker."""
 
-    def check(self, layers: "Sequence[nn.Module]", degree: int) -> None:
-        """Raise InvalidInputError unless so many ranks can share these layers."""
+    def check(self, layer: "nn.Module", degree: int, name: str) -> None:
+        """Raise InvalidInputError, with the layer's name, unless so many ranks can share it."""
         ...
 
     def cut(self, layer: "nn.Module", group: TensorGroup) -> "nn.Module":

@@ -34,17 +34,6 @@ class TensorCut:
         first, stop = min(rank * width, length), min((rank + 1) * width, length)
         return tuple((part * length + first, part * length + stop) for part in range(self.parts))
 
-    def slice_name(self, tensor: str, degree: int, rank: int) -> str:
-        """What a rank holds, by a name that says it at any degree, such as `3.qkv.weight[0:8+24:32]`.
-
-        Args:
-            tensor: the name of the whole, with its layer.
-            degree: ranks of the group.
-            rank: 0 to degree - 1.
-        """
-        spans = "+".join(f"{first}:{stop}" for first, stop in self.spans(degree, rank))
-        return f"{tensor}[{':,' * self.dimension}{spans}]"
-
 
 @dataclass(frozen=True, slots=True)
 class SlicePiece:

@@ -3,7 +3,7 @@
 The cuts are those of `sharding.py`, by which a profile measures one rank alone: with them a run does what was measured.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -35,24 +35,23 @@ class ModelCuts:
     def __init__(self, plan: TensorParallelPlan | None) -> None:
         self._plan = plan
 
-    def check(self, layers: Sequence[nn.Module], degree: int) -> None:
-        """Raise InvalidInputError unless so many ranks can share these layers; nothing is copied."""
-        for number, layer in enumerate(layers):
-            for name, cut in check_share(layer, degree, self._plan).items():
-                module = layer.get_submodule(name)
-                where = f"layer {number}, {name or 'itself'}"
-                if not isinstance(module, nn.Linear | nn.Embedding):
-                    raise InvalidInputError(
-                        f"{type(module).__name__} is cut to be profiled only", where=where, fix="take an nn.Linear"
-                    )
-                words = module.weight.shape[0]
-                first, stop = TensorCut(0, words).spans(degree, degree - 1)[0]
-                if cut == "vocabulary" and first == stop:
-                    raise InvalidInputError(
-                        f"a vocabulary of {words} leaves nothing to the last of {degree} ranks",
-                        where=where,
-                        fix="take a smaller degree, or a larger vocabulary",
-                    )
+    def check(self, layer: nn.Module, degree: int, name: str) -> None:
+        """Raise InvalidInputError, with the layer's name, unless so many ranks can share it; nothing is copied."""
+        for path, cut in check_share(layer, degree, self._plan).items():
+            module = layer.get_submodule(path)
+            where = f"{name}, {path or 'itself'}"
+            if not isinstance(module, nn.Linear | nn.Embedding):
+                raise InvalidInputError(
+                    f"{type(module).__name__} is cut to be profiled only", where=where, fix="take an nn.Linear"
+                )
+            words = module.weight.shape[0]
+            first, stop = TensorCut(0, words).spans(degree, degree - 1)[0]
+            if cut == "vocabulary" and first == stop:
+                raise InvalidInputError(
+                    f"a vocabulary of {words} leaves nothing to the last of {degree} ranks",
+                    where=where,
+                    fix="take a smaller degree, or a larger vocabulary",
+                )
 
     def tensors(self, layer: nn.Module) -> dict[str, TensorCut]:
         """How the parameters of a whole layer that are cut are divided, by their names; others are whole."""
@@ -141,16 +140,21 @@ def _of_head_norms(share: nn.Module) -> Iterator[nn.Parameter]:
 class _Region:
     """Where a layer computes with a rank's own columns: what is random there is unlike on each rank, else alike.
 
-    It begins where what all have enters matrices cut by columns, and ends with the sum behind one cut by rows. The
-    runner seeds all ranks alike before each layer, for what is outside.
+    It begins where what all have enters matrices cut by columns, and ends with the sum behind one cut by rows. A tensor
+    that several matrices take enters once, for one sum of its gradient. The runner seeds all ranks alike before each
+    layer, for what is outside.
     """
 
     def __init__(self, group: TensorGroup) -> None:
         self.group = group
         self._outside: torch.Tensor | None = None
+        # Not kept by the tensor itself: what autograd holds of one that refers to what was made of it is never freed.
+        self._entered: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def enter(self, tensor: torch.Tensor, number: int, is_random: bool) -> torch.Tensor:
-        entered = self.group.enter(tensor)
+        if self._entered is None or self._entered[0] is not tensor:
+            self._entered = tensor, self.group.enter(tensor)
+        entered = self._entered[1]
         if is_random and self._outside is None:
             generator = _generator(tensor.device)
             self._outside = generator.get_state()
@@ -163,8 +167,12 @@ class _Region:
         whole = self.group.leave(part)
         if self._outside is not None:
             _generator(part.device).set_state(self._outside)
-            self._outside = None
+        self.abandon()
         return whole
+
+    def abandon(self) -> None:
+        """Nothing has been entered; randomness stays as it is."""
+        self._outside = self._entered = None
 
 
 def _generator(device: torch.device) -> torch.Generator:
@@ -205,7 +213,13 @@ class RowCut(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (..., own inputs) to (..., all outputs)."""
-        whole = self._region.leave(self.get_submodule(CUT)(inputs))
+        try:
+            part = self.get_submodule(CUT)(inputs)
+        except BaseException:
+            # Torch ends the recomputation of a checkpointed layer by an error, once the last tensor is there.
+            self._region.abandon()
+            raise
+        whole = self._region.leave(part)
         return whole if self.bias is None else whole + self.bias.to(whole.dtype)
 
 
@@ -232,13 +246,19 @@ class WordCut(nn.Module):
         is_own = padding is not None and self._first <= padding < self._stop
         rows.padding_idx = padding - self._first if is_own and padding is not None else None
         self.add_module(CUT, rows)
-        self._group = group
+        self._group, self._words = group, words
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Look up the tokens, of any shape."""
+        _require_words((tokens >= 0) & (tokens < self._words))
         elsewhere = (tokens < self._first) | (tokens >= self._stop)
         vectors: torch.Tensor = self.get_submodule(CUT)((tokens - self._first).masked_fill(elsewhere, 0))
         return self._group.leave(vectors.masked_fill(elsewhere.unsqueeze(-1), 0.0))
+
+
+def _require_words(are_some: torch.Tensor) -> None:
+    """Fail as whole layers do where a token is no word of any rank; on a GPU nothing waits for it."""
+    torch._assert_async(are_some.all(), "a token is beyond the vocabulary")
 
 
 def cross_entropy_in_parts(logits: torch.Tensor, targets: torch.Tensor, words: int, group: TensorGroup) -> torch.Tensor:
@@ -266,6 +286,7 @@ class _CrossEntropy(torch.autograd.Function):
         ((first, stop),) = TensorCut(0, words).spans(group.degree, group.rank)
         numbers = logits.to(torch.promote_types(logits.dtype, torch.float32))
         is_own, counted = (targets >= first) & (targets < stop), targets != IGNORED
+        _require_words((targets >= 0) & (targets < words) | ~counted)
         places = (targets - first).clamp(0, stop - first - 1).unsqueeze(-1)
         most = numbers.amax(-1)
         told = numbers.new_zeros(group.degree, 3, len(targets))

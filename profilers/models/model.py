@@ -339,8 +339,8 @@ def tied(layers: Sequence[nn.Module]) -> dict[int, tuple[int, int]]:
 # Whether a model fits into this machine's free memory, asked before it is made.
 
 
-# The parameter, its gradient and AdamW's two moments.
-# Parameter, gradient and moments; in 16 bits the latter in float32, with a float32 copy of the parameter.
+# The parameter, its gradient and AdamW's two moments; in 16 bits the latter three are in float32, and so is a copy of
+# the parameter.
 TRAINING_BYTES_PER_PARAMETER: dict[DataType, int] = {"fp32": 16, "bf16": 18, "fp16": 18}
 FORMATS: dict[DataType, str] = {
     "fp32": "float32 parameters",

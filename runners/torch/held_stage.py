@@ -31,7 +31,7 @@ from .ties import Tie, tie, ties_of, trained_ties
 from .trees import NOTHING, Named, Tree, zero_gradient
 
 # What wrappers put before a layer's names: `torch.compile`'s, checkpoint_wrapper's, and those of layers that are cut.
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", f"{CUT}.")
+_WRAPPERS = frozenset(("_orig_mod", "_checkpoint_wrapped_module", CUT))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,9 @@ class HeldStage:
         convert(kept, precision)
         shared = trained_ties(kept, self._layers, ties)
         self.stage = TorchStage(kept, loss if is_last else None, is_split, precision, is_first=0 in self._layers)
-        whole = {one for name, one in self.stage.layers.named_parameters() if f"{CUT}." not in name} if share else ()
+        whole = (
+            {one for name, one in self.stage.layers.named_parameters() if CUT not in name.split(".")} if share else ()
+        )
         self.gradients = FlatGradients(
             list(self.stage.layers), self._layers, self.device, with_loss=is_last, ties=shared, uncounted=whole
         )
@@ -534,9 +536,7 @@ def sha256_of(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def _plain(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:

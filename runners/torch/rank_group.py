@@ -14,8 +14,6 @@ from torch.autograd.function import once_differentiable
 
 from ...schemas.slices import TensorCut
 
-_ENTERED = "_rtk_entered"
-
 
 class RankGroup:
     """The ranks of one worker (schemas/protocols.py, `TensorGroup`).
@@ -30,13 +28,10 @@ class RankGroup:
         self.degree, self.rank, self.reduce = degree, rank, reduce
 
     def enter(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What all have, whose gradient is summed; a tensor that several matrices take enters once, for one sum."""
+        """What all have, whose gradient is summed."""
         if not (torch.is_grad_enabled() and tensor.requires_grad):
             return tensor
-        entered: torch.Tensor | None = getattr(tensor, _ENTERED, None)
-        if entered is None:
-            entered = _Enter.apply(tensor, self)  # type: ignore[no-untyped-call]
-            setattr(tensor, _ENTERED, entered)
+        entered: torch.Tensor = _Enter.apply(tensor, self)  # type: ignore[no-untyped-call]
         return entered
 
     def leave(self, part: torch.Tensor) -> torch.Tensor:

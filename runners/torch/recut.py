@@ -25,7 +25,8 @@ def recut(
         rank: that one.
 
     Raises:
-        InvalidInputError: a source lacks a name, or the optimizer keeps of a cut parameter what has another shape.
+        InvalidInputError: a source lacks a name, or at another degree the optimizer keeps of a cut parameter what has
+            another shape.
     """
     found = {}
     for name in names:
@@ -38,7 +39,7 @@ def recut(
                 )
         parameter, _, kept = name.partition("/")
         cut, first = cuts.get(parameter), sources[rank % len(sources)][name]
-        if cut is None or (kept and not first.dim()):
+        if cut is None or degree == len(sources) or (kept and not first.dim()):
             found[name] = first
             continue
         if first.shape != sources[rank % len(sources)][parameter].shape:

@@ -164,7 +164,7 @@ class PlanRunner:
                     fill(layers, own)
             self._cuts: dict[str, TensorCut] = {}  # of what is shared, by names in the state
             if cuts is not None:
-                loss = cuts.loss(loss, layers[-1], self._group)
+                loss = cuts.loss(loss, layers[-1], self._group) if self._is_last(self.worker) else loss
                 ties = cut_ties(ties, layers, cuts) if self._group.degree > 1 else ties
                 layers = self._cut(layers, cuts)
             first, *further = plan.layers_of(self.worker)
@@ -288,20 +288,21 @@ class PlanRunner:
         self._held.prime_optimizer()
         return self._held.state()
 
-    def load(self, sources: Sequence[State], iteration: int) -> None:
+    def load(self, sources: Sequence[State], iteration: int, taken: int | None = None) -> None:
         """Go on with the state of other ranks, between iterations.
 
         Args:
             sources: what `state` gave on all ranks of a worker, of this degree or another, in their order. They must
                 have this rank's layers, and may have more.
-            iteration: that comes next; as many steps were taken.
+            iteration: that comes next.
+            taken: steps taken before it; None: as many as iterations, for none was skipped.
 
         Raises:
             InvalidInputError: something is missing, of another shape or type, or cannot be cut (`recut`).
         """
         names = list(self.state())
         self._held.load(recut(sources, names, self._cuts, self._group.degree, self.share))
-        self.iteration = self._taken = iteration
+        self.iteration, self._taken = iteration, iteration if taken is None else taken
 
     def timeline(self) -> Timeline | None:
         """The measured timeline of all ranks so far; collective, and returned on rank 0 (None elsewhere)."""
@@ -456,7 +457,8 @@ def check_cuts(plan: Plan, layers: Sequence[nn.Module], cuts: LayerCuts | None) 
                     fix="give PlanRunner cuts=ModelCuts({...}), or plan with --tensor-parallel 1",
                 )
             if cuts is not None:
-                cuts.check(layers[slice(*stage.layers)], stage.tensor_parallel)
+                for number in range(*stage.layers):
+                    cuts.check(layers[number], stage.tensor_parallel, f"layer {number}")
 
 
 def cut_ties(ties: Sequence[Tie], layers: Sequence[nn.Module], cuts: LayerCuts) -> tuple[Tie, ...]:

@@ -9,8 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.utils.checkpoint import checkpoint
 
+from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.shape import Shape
 from rtk.profilers.measuring import Measuring, measure_here
 from rtk.runners.torch import loss_scale
 from rtk.runners.torch.boundaries import Boundary, boundary_samples
@@ -18,8 +21,9 @@ from rtk.runners.torch.checkpoint import write_part
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.precision import Precision, convert
 from rtk.runners.torch.stage import TorchStage
+from rtk.runners.training import PRECISION_OF
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.profile import DataType, ModelForm
+from rtk.schemas.profile import DataType, Layer, LayerCost, ModelForm, Profile
 from rtk.training import PARAMETERS, Training, load_to_measure
 
 from .pipes import adamw, cut, train
@@ -271,6 +275,29 @@ def test_plans_are_trained_as_their_profiles_count(dtype: DataType, wanted: Prec
         training = Training(model=None, data=None, precision=precision)
         assert training.precision_like(form) == precision
         assert training.form_like(form).dtype == made
+
+
+@pytest.mark.parametrize(("dtype", "masters"), [("fp32", 0), ("bf16", 2), ("fp16", 2)])
+def test_a_training_by_itself_has_the_precision_of_its_jobs(dtype: DataType, masters: int) -> None:
+    """What `Training.runner` gives trains a plan in the precision in which `rtk run` does, masters included."""
+    rows = [(torch.ones(4), torch.ones(4))] * 4
+    training = Training(
+        model=nn.Sequential(nn.Linear(4, 4)), data=rows, loss=lambda *given: F.mse_loss(*given), microbatch_size=2
+    )
+    profile = Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),), model=ModelForm(dtype=dtype).options(), microbatch_size=2)
+    plan = plan_pipeline(profile, Shape(1, 1, 2), "gpipe")
+    runner, _ = training.runner(plan, rank=0, world_size=1, store=HashStore())
+    assert sum(name.endswith("/master") for name in runner.state()) == masters
+    assert training.task(plan, "0/0").precision == PRECISION_OF[dtype]
+
+
+def test_names_of_wrappers_are_left_out_whole() -> None:
+    """A module of the user's whose name ends as a wrapper's has it in the state, as in checkpoints of before."""
+    layer = nn.Module()
+    layer.add_module("low_cut", nn.Linear(1, 1))
+    layer.forward = lambda x: layer.get_submodule("low_cut")(x)
+    (held,) = cut([layer], (), loss)
+    assert list(held.state())[:2] == ["0.low_cut.weight", "0.low_cut.bias"]
 
 
 def test_a_script_is_measured_in_its_precision(tmp_path: Path) -> None:

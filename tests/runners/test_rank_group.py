@@ -2,6 +2,7 @@
 
 import os
 import signal
+import weakref
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
@@ -279,6 +281,63 @@ def test_what_is_random_is_alike_outside_and_unlike_inside() -> None:
     (outside, inside), (other_outside, other_inside) = found
     assert torch.equal(outside, other_outside)
     assert not torch.equal(inside, other_inside)
+
+
+class Middle(nn.Module):
+    """Dropout between two matrices; the masks are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 64), nn.Linear(64, 8)
+        self.masks: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.first(x)
+        self.masks.append(F.dropout(torch.ones_like(wide), 0.5))
+        out: torch.Tensor = self.last(wide * self.masks[-1])
+        return out
+
+
+def test_recomputation_draws_the_masks_again() -> None:
+    """Of several micro-batches under way each one's masks are drawn again as they were, though torch does not recompute
+    a layer to its end."""
+    share: Any = ModelCuts({"first": "colwise", "last": "rowwise"}).cut(Middle(), RankGroup(2, 1))
+    outputs = []
+    with torch.random.fork_rng(devices=[]):
+        for number in range(3):
+            torch.manual_seed(number)
+            outputs.append(checkpoint(share, torch.ones(4, 8, requires_grad=True), use_reentrant=False))
+        for output in outputs:
+            output.sum().backward()
+    assert len(share.masks) == 6
+    assert all(torch.equal(share.masks[number], share.masks[number + 3]) for number in range(3))
+    assert not torch.equal(share.masks[0], share.masks[1])
+
+
+def test_tokens_beyond_the_vocabulary_are_no_words_of_others() -> None:
+    """A token or target that no rank has fails, as in a whole layer, and is not taken for another rank's."""
+    layers, group = layers_of("gpt"), RankGroup(2, 0)
+    tokens = torch.tensor([[0, WORDS - 1, WORDS]])
+    first, loss = PLANS["gpt"].cut(layers[0], group), PLANS["gpt"].loss(language_model_loss, layers[-1], group)
+    first(tokens[:, :2])
+    with pytest.raises(RuntimeError, match="beyond the vocabulary"):
+        first(tokens)
+    logits = torch.zeros(1, 3, TensorCut(0, WORDS).width(2))
+    loss(logits[:, :2], tokens[:, :2])
+    with pytest.raises(RuntimeError, match="beyond the vocabulary"):
+        loss(logits, tokens)
+
+
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_what_has_entered_is_freed(is_leaf: bool) -> None:
+    """Of a micro-batch that is over a cut layer keeps nothing, whether its input was received or computed."""
+    share = ModelCuts({"first": "colwise", "last": "rowwise"}).cut(Middle(), RankGroup(2, 0))
+    given = torch.ones(4, 8, requires_grad=True)
+    entering = given if is_leaf else given * 2
+    share(entering).sum().backward()
+    seen = weakref.ref(entering)
+    del given, entering
+    assert seen() is None
 
 
 if __name__ == "worker":

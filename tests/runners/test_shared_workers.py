@@ -286,6 +286,7 @@ def test_state_that_cannot_be_cut_again_is_refused() -> None:
     state = {"0.w": matrix, "0.w/row": torch.zeros(2)}
     with pytest.raises(InvalidInputError, match=r"what the optimizer keeps as 0\.w/row is of shape"):
         recut([state, state], ["0.w/row"], cuts, 1, 0)
+    assert recut([state, state], ["0.w/row"], cuts, 2, 1) == {"0.w/row": state["0.w/row"]}
 
 
 def test_a_timeline_tells_each_worker_once() -> None:
@@ -325,8 +326,12 @@ def test_what_cannot_be_shared_is_refused_before_anybody_connects() -> None:
     with pytest.raises(InvalidInputError, match="degree 2 does not divide the 3 heads"):
         check_cuts(two, layers, CUTS)
     few = gpt_layers(GptConfig(blocks=2, width=16, heads=4, vocabulary=5, positions=8))
-    with pytest.raises(InvalidInputError, match="a vocabulary of 5 leaves nothing to the last of 4 ranks"):
-        check_cuts(plan(4, dp=1), few, CUTS)
+    head = ModelCuts({name: cut for name, cut in TENSOR_PARALLEL.items() if name != "token"})
+    for cuts, where in ((CUTS, "layer 0, token"), (head, "layer 3, logits")):
+        with pytest.raises(
+            InvalidInputError, match=f"a vocabulary of 5 leaves nothing to the last of 4 ranks\nat: {where}"
+        ):
+            check_cuts(plan(4, dp=1), few, cuts)
     half = ModelCuts({name: cut for name, cut in TENSOR_PARALLEL.items() if name != "logits"})
     with pytest.raises(InvalidInputError, match="cut in one of them and whole in another"):
         cut_ties(ties_of(model(is_tied=True)), model(), half)

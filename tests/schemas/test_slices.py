@@ -59,9 +59,3 @@ def test_half_a_group_takes_two_slices_each() -> None:
         SlicePiece(2, (2, 4), (4, 6)),
         SlicePiece(3, (2, 4), (6, 8)),
     )
-
-
-def test_names_say_what_is_held() -> None:
-    """A slice's name has the indices of the whole tensor, so that equal names are equal slices at any degree."""
-    assert TensorCut(0, 48, parts=3).slice_name("3.qkv.weight", 2, 1) == "3.qkv.weight[8:16+24:32+40:48]"
-    assert TensorCut(1, 64).slice_name("3.mlp_out.weight", 4, 0) == "3.mlp_out.weight[:,0:16]"
