@@ -47,10 +47,12 @@ def read_calibration(
     from .schemas.profile import Profile
 
     device, plain, trace = known_gpu(gpu), path.removesuffix(".gz"), None
+    software = software or USUAL_SOFTWARE
     if plain.endswith((".json", "-")):
-        return learn_products(read_step_trace(path), device) if _is_trace(path) else read_document(path, Profile)
+        is_trace = _is_trace(path)
+        return learn_products(read_step_trace(path), device, software) if is_trace else read_document(path, Profile)
     if plain.endswith((".yaml", ".yml")):
-        run, trace = read_observed_run(path, software or USUAL_SOFTWARE)
+        run, trace = read_observed_run(path, software)
     else:
         run = read_megatron_log(path)
 

@@ -251,7 +251,7 @@ def calibrated_s(mine_s: float, others: Sequence[tuple[ToldRun, float]]) -> floa
 
 
 def errors(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Of predicted and measured times: the median ratio, and errors."""
+    """Of predicted and measured values: the median ratio, and errors."""
     ratios = [mine / theirs for mine, theirs in pairs]
     off = sorted(abs(ratio - 1) for ratio in ratios)
     return {

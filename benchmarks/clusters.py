@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from rtk.benchmarks.cluster_tables import TABLES, one_pipeline, tables
+from rtk.benchmarks.cluster_tables import TABLES, errors, one_pipeline, tables
 from rtk.benchmarks.clusters_chart import write_chart
 from rtk.benchmarks.common import write_result
 from rtk.planners.gpu_memory import memory_of
@@ -251,14 +251,8 @@ def fitted(rows: Sequence[MeasuredShape], here: np.ndarray, slope: np.ndarray, a
 
 def figures(rows: Sequence[MeasuredShape], predictions: Sequence[float]) -> dict[str, Any]:
     """Errors, ranks among shapes of one model, and what the shape with the shortest prediction loses."""
-    ratios = [mine / row.iteration_s for row, mine in zip(rows, predictions, strict=True)]
-    errors = sorted(abs(ratio - 1) for ratio in ratios)
     return {
-        "rows": len(rows),
-        "ratio": median(ratios),
-        "median": median(errors),
-        "nine_in_ten": errors[min(len(errors) - 1, int(0.9 * len(errors)))],
-        "worst": errors[-1],
+        **errors([(mine, row.iteration_s) for row, mine in zip(rows, predictions, strict=True)]),
         "models": list(ranks(rows, predictions, lambda row: (*row.model, row.heads))),
         "one_day": list(ranks(rows, predictions, lambda row: (*row.model, row.heads, row.date))),
         "widths": list(ranks(rows, predictions, lambda row: row.model)),
@@ -322,9 +316,8 @@ def times(rows: Sequence[MeasuredShape], found: Sequence[Computed]) -> dict[str,
 
 def memory(rows: Sequence[MeasuredShape], found: Sequence[Computed]) -> dict[str, Any]:
     """Errors of the most that a GPU holds, where it was noted."""
-    ratios = [one.memory_bytes / row.memory_bytes for row, one in zip(rows, found, strict=True) if row.memory_bytes]
-    errors = sorted(abs(ratio - 1) for ratio in ratios)
-    return {"rows": len(ratios), "ratio": median(ratios), "median": median(errors), "worst": errors[-1]}
+    noted = [(one.memory_bytes, row.memory_bytes) for row, one in zip(rows, found, strict=True) if row.memory_bytes]
+    return {name: one for name, one in errors(noted).items() if name != "nine_in_ten"}
 
 
 # The shape that is taken.

@@ -72,7 +72,6 @@ class ComputedOptions:
             "Of a computed model: between kernels that are waited for, such as 47us; the GPU's own if not given.",
         ),
     ] = None
-
     hidden_sums: Annotated[
         bool | None,
         typer.Option(

@@ -223,7 +223,8 @@ class NodeFit:
     Attributes:
         hosts: their names.
         pairs: between them, that exchanged at the same time.
-        alone_s_per_byte: of a pair between hosts that is alone, as usual; None where none was measured.
+        alone_s_per_byte: of a pair between hosts that is alone, as usual; None where none was measured, 0 where
+            size made no difference to it.
     """
 
     hosts: tuple[str, str]
@@ -240,7 +241,7 @@ class NodeFit:
     def worth_pairs(self) -> float | None:
         """How many pairs that are alone have as much: as many as there are, if nothing is shared."""
         rate, alone = self.bandwidth_bytes_per_s, self.alone_s_per_byte
-        return None if rate is None or alone is None else rate * alone
+        return None if rate is None or not alone else rate * alone
 
     def tree(self) -> dict[str, Any]:
         """It as JSON."""

@@ -149,8 +149,9 @@ GPUS: Mapping[str, Gpu] = {one.name: one for one in _TABLE}
 _DEVICES = (
     ("a100sxm480gb", "a100-sxm"), ("a100sxm440gb", "a100-sxm-40gb"), ("a10080gbpcie", "a100-pcie"),
     ("h100pcie", "h100-pcie"), ("h10080gbhbm3", "h100-sxm"), ("h100sxm", "h100-sxm"), ("h800", "h800-sxm"),
-    ("h200", "h200-sxm"), ("gb200", "gb200"), ("b200", "b200"), ("v100sxm2", "v100-sxm"), ("v100sxm3", "v100-sxm"),
-    ("teslat4", "t4"), ("a10g", "a10g"), ("l40s", "l40s"), ("rtx4090", "rtx-4090"), ("mi300x", "mi300x"),
+    ("nvidiah200", "h200-sxm"), ("gb200", "gb200"), ("b200", "b200"), ("v100sxm2", "v100-sxm"),
+    ("v100sxm3", "v100-sxm"), ("teslat4", "t4"), ("a10g", "a10g"), ("l40s", "l40s"), ("rtx4090", "rtx-4090"),
+    ("mi300x", "mi300x"),
 )  # fmt: skip
 
 

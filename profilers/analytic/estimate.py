@@ -584,5 +584,6 @@ def _with_sources(
         network=Network(
             measured.network.intra_node or profile.network.intra_node,
             measured.network.inter_node or profile.network.inter_node,
+            measured.network.node or profile.network.node,
         ),
     )

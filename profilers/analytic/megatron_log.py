@@ -53,7 +53,17 @@ NEEDED = (
 )
 MOST_DIGITS = 12  # of a number that a job can have
 # What we do not compute: the argument, and the value that stands for its absence.
-FOREIGN = {"context_parallel_size": "1", "expert_model_parallel_size": "1", "num_experts": "None"}
+FOREIGN = {
+    "context_parallel_size": "1",
+    "expert_model_parallel_size": "1",
+    "num_experts": "None",
+    # Stages with unlike numbers of blocks: their timers would be taken for those of even ones.
+    "decoder_first_pipeline_num_layers": "None",
+    "decoder_last_pipeline_num_layers": "None",
+    "pipeline_model_parallel_layout": "None",
+    "account_for_embedding_in_pipeline_split": "False",
+    "account_for_loss_in_pipeline_split": "False",
+}
 
 
 class MegatronArguments:

@@ -62,11 +62,11 @@ def read_observed_run(path: str, software: Software = USUAL_SOFTWARE) -> tuple[O
         )
     if count("pp") > known.shape.blocks:
         raise entries["pp"].wrong(f"{count('pp')} stages are more than the {known.shape.blocks} blocks", "check pp")
-    gpu = _gpu(entries["gpu"]) if "gpu" in entries else None
-    suits: DataType = "bf16" if gpu is None else next(one for one in BEST_TYPES if one in known_gpu(gpu).peaks)
-    dtype: DataType = word(entries["dtype"], get_args(DataType)) if "dtype" in entries else suits
     folder = Path(path).parent
     trace = read_step_trace(str(folder / entries["trace"].text())) if "trace" in entries else None
+    gpu = _gpu(entries["gpu"]) if "gpu" in entries else None if trace is None else trace.gpu
+    suits: DataType = "bf16" if gpu is None else next(one for one in BEST_TYPES if one in known_gpu(gpu).peaks)
+    dtype: DataType = word(entries["dtype"], get_args(DataType)) if "dtype" in entries else suits
     run = ObservedRun(
         shape=known.shape,
         batch=MicrobatchShape(size, count("sequence_length", known.sequence_length), dtype, software),

@@ -20,6 +20,7 @@ from ...schemas.text import counted
 from .costs import ELEMENT_BYTES, WORKS, Kind, LayerWork, Work, product
 from .estimate import Calibration, Correction, Corrections, Learned, Rates, rates_of, step_work
 from .observed import ObservedRun, PlanOf, about_gpus, compared, learned_of, sure
+from .software import Software
 from .step_trace import Pass, StepTrace
 
 ALIKE = 0.02  # of a step's FLOPs, by which a trace may differ from its settings
@@ -36,28 +37,23 @@ def learn_from_trace(run: ObservedRun, trace: StepTrace, device: Gpu, plan_of: P
         plan_of: plans a profile's 1F1B in the run's shape, on its machines.
 
     Raises:
-        InvalidInputError: the stage of the rank is not known, or a part took no time.
+        InvalidInputError: the stage of the rank, or what blocks it has, is not known, or a part took no time.
     """
     run = replace(run, gpu=trace.gpu or run.gpu, iterations_s=_times_s(trace))
     measured_on = device if run.gpu is None else known_gpu(run.gpu)
-    rates = rates_of(measured_on, run.batch.dtype, software=run.batch.software)
     works = _works(run, _stage(run, trace))
-    flops = run.microbatches * sum(work.forward.matrix_flops for _, work in works)
-    if trace.has_all_shapes and abs(trace.usual("forward", "flops") / flops - 1) > ALIKE:
-        other = (
-            f"products of F have {print_number(trace.usual('forward', 'flops'), 4)} FLOPs a step in the trace, and "
-            f"{print_number(flops, 4)} by the settings: it is of another model or job, and only its products are used"
-        )
-        learned = learn_products(trace, device)
+    if (other := _at_odds(run, trace, works)) is not None:
+        learned = learn_products(trace, device, run.batch.software)
         return replace(learned, remarks=(other, *learned.remarks))
+    rates = rates_of(measured_on, run.batch.dtype, software=run.batch.software)
     corrections = _corrections(run, trace, rates, works)
     block = corrections["block"]
+    step = f"the optimizer step {block.optimizer.matrix:.3f}" if _stepped_s(trace) else "no optimizer step is in it"
     remarks = [
         f"learned from {counted(len(trace.steps), 'step')} of {trace.source} ({run.words}): products take "
         f"{block.forward.matrix:.3f} of what is computed in F{_spread(trace, 'forward', 'products_s')}, "
         f"{block.backward_input.matrix:.3f} in the backward pass{_spread(trace, 'backward', 'products_s')}; "
-        f"all else {block.forward.rest:.3f} and {block.backward_input.rest:.3f}; the optimizer step "
-        f"{block.optimizer.matrix:.3f}",
+        f"all else {block.forward.rest:.3f} and {block.backward_input.rest:.3f}; {step}",
         _shares(trace),
     ]
     if not trace.has_all_shapes:
@@ -66,8 +62,30 @@ def learn_from_trace(run: ObservedRun, trace: StepTrace, device: Gpu, plan_of: P
     return learned_of(run, device, corrections, remarks, trace.device)
 
 
-def learn_products(trace: StepTrace, device: Gpu) -> Learned:
+def _at_odds(run: ObservedRun, trace: StepTrace, works: Sequence[tuple[Kind, LayerWork]]) -> str | None:
+    """How the trace's products differ from those of the settings, for people; None where nothing says that they do."""
+    if not trace.has_all_shapes:
+        return None
+    only = "it is of another model or job, and only its products are used"
+    if (dtype := _numbers(trace)) != run.batch.dtype:
+        return f"products of F are of {dtype} in the trace, and of {run.batch.dtype} by the settings: {only}"
+    flops = run.microbatches * sum(work.forward.matrix_flops for _, work in works)
+    traced = trace.usual("forward", "flops")
+    if abs(traced / flops - 1) > ALIKE:
+        return (
+            f"products of F have {print_number(traced, 4)} FLOPs a step in the trace, and {print_number(flops, 4)} by "
+            f"the settings: {only}"
+        )
+    return None
+
+
+def learn_products(trace: StepTrace, device: Gpu, software: Software) -> Learned:
     """What the products of a trace say, of which no settings are known.
+
+    Args:
+        trace: of one rank.
+        device: that is computed for.
+        software: the program for which products are computed, here and where the calibration is used.
 
     Raises:
         InvalidInputError: it has no shapes, or numbers that the GPU does not compute in.
@@ -81,7 +99,7 @@ def learn_products(trace: StepTrace, device: Gpu) -> Learned:
         )
     measured_on = device if trace.gpu is None else known_gpu(trace.gpu)
     dtype = _numbers(trace)
-    rates = rates_of(measured_on, dtype)
+    rates = rates_of(measured_on, dtype, software=software)
     forward, backward = (_of_shapes(trace, one, rates, dtype) for one in ("forward", "backward"))
     ahead, back = Correction(matrix=forward), Correction(matrix=backward)
     count = sum(count for count, _ in trace.steps[0].passes["forward"].shapes.values())
@@ -108,6 +126,12 @@ def _stage(run: ObservedRun, trace: StepTrace) -> int:
     """Which stage the trace's rank holds: ranks are counted stage after stage, in Megatron-LM as in torchtitan."""
     if run.pp == 1:
         return 0
+    if run.shape.blocks % run.pp:
+        raise InvalidInputError(
+            f"{run.shape.blocks} blocks are not as many for each of {run.pp} stages, and nobody says which have more",
+            where=run.source,
+            fix="give the trace by itself, recorded with record_shapes=True, or the time of an iteration in its place",
+        )
     if trace.rank is None or not trace.world_size or trace.world_size % run.pp or trace.rank >= trace.world_size:
         raise InvalidInputError(
             "the trace does not say which rank it is of, so not which stage",
@@ -119,9 +143,11 @@ def _stage(run: ObservedRun, trace: StepTrace) -> int:
 
 def _works(run: ObservedRun, stage: int) -> list[tuple[Kind, LayerWork]]:
     """What the rank does for a micro-batch, layer by layer."""
-    share = run.shape.blocks // run.pp
-    kinds: list[Kind] = ["block"] * share
-    kinds = [*(["embedding"] if stage == 0 else []), *kinds, *(["head"] if stage == run.pp - 1 else [])]  # type: ignore[list-item]
+    kinds: list[Kind] = ["block"] * (run.shape.blocks // run.pp)
+    if stage == 0:
+        kinds.insert(0, "embedding")
+    if stage == run.pp - 1:
+        kinds.append("head")
     return [(kind, WORKS[kind](run.shape, run.batch, run.tensor_parallel)) for kind in kinds]
 
 
@@ -134,15 +160,16 @@ def _corrections(
         return run.microbatches * sum(of(work) for work in passes)
 
     def ratio(pass_: Pass, what: str, computed_s: float, less_s: float = 0.0) -> float:
-        found = (trace.usual(pass_, what) - less_s) / computed_s
-        if found <= 0:
+        took_s = trace.usual(pass_, what)
+        if took_s <= less_s:
+            called = {"products_s": "products take", "other_s": "all but products takes"}[what]
+            again = f", no longer than F again, {print_time(less_s)}" if less_s else ""
             raise InvalidInputError(
-                f"{what.removesuffix('_s')} of the {pass_} pass took {print_time(trace.usual(pass_, what))}, less than "
-                f"what is computed again, {print_time(less_s)}",
+                f"{called} {print_time(took_s)} of a step's {pass_} pass in the trace{again}",
                 where=trace.source,
-                fix="check the settings (checkpointing) that go with the trace",
+                fix="check the settings (model, checkpointing) that go with the trace, or give the trace by itself",
             )
-        return found
+        return (took_s - less_s) / computed_s
 
     ahead = [work.forward for _, work in works]
     again = [work.forward for kind, work in works if kind == "block" and run.is_checkpointing]
@@ -160,11 +187,15 @@ def _corrections(
         ),
         ratio("backward", "other_s", computed_s(rates.rest_s, *back), forward.rest * computed_s(rates.rest_s, *again)),
     )
-    stepped_s = trace.usual("step", "total_s")
+    stepped_s = _stepped_s(trace)
     ranks = run.dp if run.shards_optimizer else 1
     steps_s = sum(rates.pass_s(step_work(work.parameters, run.batch), Correction(), 0.0) for _, work in works) / ranks
     step = Correction(stepped_s / steps_s, stepped_s / steps_s) if stepped_s else Correction()
     return {kind: Corrections(forward, backward, backward, step) for kind in WORKS}
+
+
+def _stepped_s(trace: StepTrace) -> float:
+    return trace.usual("step", "total_s")
 
 
 def _times_s(trace: StepTrace) -> tuple[float, ...]:
@@ -207,7 +238,7 @@ def _shares(trace: StepTrace) -> str:
         for name, what in (("products", "products_s"), ("attention", "attention_s"), ("the rest", "rest_s"))
     }
     parts["gaps between kernels"] = sum(trace.usual(one, "gaps_s") for one in both)
-    parts["the optimizer step"] = trace.usual("step", "total_s")
+    parts["the optimizer step"] = _stepped_s(trace)
     parts["exposed sums and messages"] = median(step.sums_s for step in trace.steps)
     whole_s = sum(parts.values())
     told = ", ".join(f"{name} {print_percent(part_s / whole_s)}" for name, part_s in parts.items())

@@ -487,7 +487,8 @@ class _Tests:
 
     def __init__(self, trials: LinkTrials, bench: ProbeWorkload, clock: Callable[[], float]) -> None:
         self._bench, self._clock, self._repeat = bench, clock, trials.repeat
-        self._sizes = trials.sizes_bytes or LINK_SIZES[bench.device.type]
+        # Each once, as `_timed` has them: ranks meet as often, with a pair and without.
+        self._sizes = tuple(dict.fromkeys(trials.sizes_bytes or LINK_SIZES[bench.device.type]))
         self._numbers = _numbers(max(self._sizes), bench.device)
 
     def exchange(self, pairs: Pass, meet: Callable[[], None] = lambda: None) -> list[tuple[Ends, BySize]]:

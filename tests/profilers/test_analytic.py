@@ -16,6 +16,7 @@ from rtk.profilers.analytic.estimate import (
     analytic_profile,
     calibration_of,
     forward_flops,
+    profile_analytic,
     rates_of,
 )
 from rtk.profilers.measure import measure_profile
@@ -25,7 +26,7 @@ from rtk.profilers.models.presets import PRESETS, GptConfig, gpt_parameters
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.gpus import GPUS, gpu
-from rtk.schemas.profile import Profile
+from rtk.schemas.profile import Connection, Network, NodeNetwork, Profile
 
 H100 = gpu("h100-sxm")
 TIMES = ("forward_s", "backward_input_s", "backward_weight_s", "optimizer_s")
@@ -255,6 +256,15 @@ def test_calibration_finds_the_corrections(
             ours, theirs = getattr(calibration[kind], name), getattr(found, name)
             assert ours.matrix == pytest.approx(theirs.matrix, rel=1e-9)
             assert ours.rest == pytest.approx(theirs.rest, rel=1e-6)
+
+
+def test_a_calibration_keeps_the_measured_network() -> None:
+    """Links that were measured, those of a whole node too, are the computed profile's; others are the GPU's."""
+    node = NodeNetwork(8, 1e11, "peers")
+    plain = profile_analytic("gpt-tiny", gpu="h100-sxm", dtype="fp32")
+    measured = replace(measured_like(plain, Corrections()), network=Network(None, Connection(1e-5, 1e10), node))
+    made = profile_analytic("gpt-tiny", gpu="h100-sxm", calibrate=measured)
+    assert made.network == replace(measured.network, intra_node=plain.network.intra_node)
 
 
 def test_unsuitable_calibrations() -> None:

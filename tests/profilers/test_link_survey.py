@@ -89,6 +89,9 @@ def test_a_node_has_what_its_pairs_reach_together(rates: list[float], order: Sid
     assert found is not None
     assert found.gpus == len(rates)
     assert found.bandwidth_bytes_per_s == pytest.approx(sum(rates))
+    assert [one.worth_pairs for one in survey(hosts, {}, {}, crowd_s).nodes] == [None]  # no pair was measured alone
+    alone_s = {(0, len(rates)): {size: [INTER.latency_s] for size in SIZES}}
+    assert [one.worth_pairs for one in survey(hosts, alone_s, {}, crowd_s).nodes] == [None]  # nor one that size slows
     known = Network(None, INTER, NodeNetwork(4, 1.0, order))
     written = survey(hosts, {}, {}, crowd_s).into(Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),), network=known)).network
     assert (written.inter_node, written.node) == (INTER, replace(found, side_by_side=order))

@@ -315,6 +315,8 @@ def test_timers_over_ranks_tell_each_pass(
     [
         ({"hidden_size": None, "seq_length": None}, "does not say hidden_size and seq_length"),
         ({"num_experts": 8}, "num_experts is 8"),
+        ({"decoder_last_pipeline_num_layers": 1}, "decoder_last_pipeline_num_layers is 1"),
+        ({"account_for_loss_in_pipeline_split": True}, "account_for_loss_in_pipeline_split is True"),
         ({"num_layers": "many"}, "num_layers is many"),
         ({"num_layers": "9" * 400}, "no whole number"),
         ({"num_layers": 10**9}, "1000000000 layers and 2 stages"),

@@ -12,6 +12,8 @@ from rtk import read_calibration
 from rtk.profilers.analytic.configuration import known_model
 from rtk.profilers.analytic.costs import WORKS, Kind, MicrobatchShape, product
 from rtk.profilers.analytic.estimate import Correction, Learned, profile_analytic, rates_of, step_work
+from rtk.profilers.analytic.observed_file import read_observed_run
+from rtk.profilers.analytic.software import Software
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.gpus import gpu, gpu_of_device
 
@@ -177,9 +179,60 @@ def test_shapes_of_some_products_do_not_make_another_model(tmp_path: Path) -> No
     assert learned.corrections["block"].forward.matrix == pytest.approx(1)
 
 
+def test_products_are_those_of_the_program(tmp_path: Path) -> None:
+    """A trace by itself is compared with what the program is computed to take that it is used for: long trainings reach
+    less of the peak, and what the trace took is the same."""
+    path = str(write_trace(tmp_path / "t.json", products_only(1.25)))
+    program = Software(sustained=True)
+    usual, sustained = (read_calibration(path, gpu="a100-sxm", software=one) for one in (None, program))
+    assert isinstance(usual, Learned)
+    assert isinstance(sustained, Learned)
+    assert sustained.corrections["block"].forward.matrix < usual.corrections["block"].forward.matrix
+    work = product(2048, 4096, 12288, 2)
+    (usual_s, sustained_s) = (
+        learned.corrections["block"].forward.matrix * rates_of(A100, "bf16", software=software).matrix_s(work)
+        for learned, software in ((usual, Software()), (sustained, program))
+    )
+    assert sustained_s == pytest.approx(usual_s, rel=0.01)
+
+
+def test_numbers_that_the_settings_do_not_say_are_the_gpus(tmp_path: Path) -> None:
+    """Settings without a GPU are of the trace's, and of the numbers that suit it; where products are in others, the
+    trace is of another job, and only they are used."""
+    file = Path(write_run(tmp_path, pp=1, dp=1, batch=2, checkpointing="false"))
+    file.write_text(file.read_text().replace("gpu: a100-sxm\n", ""))
+    write_trace(tmp_path / "rank.json", products_only(1, "c10::Half"), "Tesla V100-SXM2-32GB")
+    run, trace = read_observed_run(str(file))
+    assert (run.gpu, run.batch.dtype) == ("v100-sxm", "fp16")
+    assert trace is not None
+    write_trace(tmp_path / "rank.json", products_only(1, "float"))
+    learned = read_calibration(str(file), gpu="a100-sxm")
+    assert isinstance(learned, Learned)
+    assert "products of F are of fp32 in the trace, and of bf16 by the settings" in learned.remarks[0]
+    assert learned.dtype == "fp32"
+
+
+def test_a_trace_without_an_optimizer_step(tmp_path: Path) -> None:
+    """Where nothing was stepped the step stays as computed, and that is said; where a pass has products alone, the
+    trace cannot be of its settings."""
+    blocks: list[Kind] = ["block"] * SHAPE.blocks
+    works: list[Kind] = ["embedding", *blocks, "head"]
+    kernels = [one for one in kernels_of(works, (1.0, 1.0), (1.0, 1.0), 1.0, False) if STEP not in one.within]
+    file = write_run(tmp_path, pp=1, dp=1, batch=2 * MICROBATCHES, checkpointing="false")
+    write_trace(tmp_path / "rank.json", steps_of(kernels))
+    learned = read_calibration(file, gpu="a100-sxm")
+    assert isinstance(learned, Learned)
+    assert learned.corrections["block"].optimizer == Correction()
+    assert "no optimizer step is in it" in learned.remarks[0]
+    write_trace(tmp_path / "rank.json", steps_of([one for one in kernels if "aten::add" not in one.within]))
+    with pytest.raises(InvalidInputError, match="all but products takes 0 s of a step's forward pass in the trace"):
+        read_calibration(file, gpu="a100-sxm")
+
+
 @pytest.mark.parametrize(
     ("numbers", "has_shapes", "pp", "message"),
     [
+        ("c10::BFloat16", True, 3, "4 blocks are not as many for each of 3 stages"),
         ("c10::BFloat16", False, 0, "neither what model it is of nor the shapes"),
         ("c10::BFloat16", True, 2, "which rank it is of"),
         ("c10::BFloat16", True, 0, "v100-sxm does not compute in bf16"),
@@ -188,7 +241,8 @@ def test_shapes_of_some_products_do_not_make_another_model(tmp_path: Path) -> No
 def test_traces_that_say_too_little_are_refused(
     tmp_path: Path, numbers: str, has_shapes: bool, pp: int, message: str
 ) -> None:
-    """Without shapes and settings, without a rank where there are stages, or in numbers that the GPU does not have."""
+    """Without shapes and settings, without a rank where there are stages, of stages with unlike numbers of blocks, or
+    in numbers that the GPU does not have."""
     events = products_only(1, numbers)
     for event in events:
         if not has_shapes:
@@ -207,7 +261,7 @@ def test_gpus_are_known_by_their_drivers_names() -> None:
         "NVIDIA A100-SXM4-80GB": "a100-sxm", "NVIDIA A100-SXM4-40GB": "a100-sxm-40gb", "NVIDIA H200": "h200-sxm",
         "NVIDIA A100 80GB PCIe": "a100-pcie", "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA H100 PCIe": "h100-pcie",
         "Tesla T4": "t4", "Tesla V100-SXM2-16GB": "v100-sxm", "NVIDIA L4": "l4", "NVIDIA L40S": "l40s",
-        "NVIDIA GB200": "gb200",
+        "NVIDIA GB200": "gb200", "NVIDIA GH200 480GB": None,
         "NVIDIA B200": "b200", "NVIDIA GeForce RTX 4090": "rtx-4090", "cpu": "cpu", "NVIDIA GeForce GTX 1080": None,
     }  # fmt: skip
     assert {name: gpu_of_device(name) for name in names} == names
