@@ -116,7 +116,7 @@ def replay(
         trace: the file of the failures: rtk's own traces, spot logs, counts, fault lists.
         pp, microbatches: the shape of the job, as for `plan_slipstream`.
         dp: pipelines; None: as many as the cluster's nodes hold.
-        policies: names; None: all but those that are told of single GPUs, `worker-lost` and `degree-lowered`.
+        policies: names; None: all but those that are told of single GPUs, `worker-lost`, `degree-lowered` and `ntp`.
         cluster: the machines, as for `plan_pipeline`; None: a node is one worker.
         tensor_parallel: GPUs of a worker: a degree, or "auto", the profile's best; None: its least.
         schedule: "1f1b" or "zero-bubble", of pipelines whose policy has none of its own.

@@ -44,10 +44,8 @@ class WholeNodes:
         return self._policy.begin(fleet.of_nodes)
 
     def react(self, standing: TrainingState, moment: Moment) -> Transition:
-        """As the policy; where only GPUs of nodes change that it does without, nothing."""
-        seen = moment.of_nodes
-        is_news = seen is moment or seen.lost or seen.came or not (moment.lost_gpus or moment.came_gpus)
-        return self._policy.react(standing, seen) if is_news else ()
+        """As the policy, which is asked as well where only GPUs of nodes change that it does without."""
+        return self._policy.react(standing, moment.of_nodes)
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """As the policy."""

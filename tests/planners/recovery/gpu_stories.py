@@ -40,7 +40,7 @@ def shared_jobs(draw: st.DrawFn) -> TrainingJob:
 
 @st.composite
 def gpu_stories(draw: st.DrawFn, job: TrainingJob, most_moments: int = 5) -> Story:
-    """Nodes and single GPUs that are lost and come back, several at once."""
+    """Nodes and single GPUs that are lost and come back, several at once, while other nodes become slow, or well."""
     names = [f"n{number}" for number in range(job.nodes + draw(st.integers(0, 1)))]
     here, dead = dict.fromkeys(names), defaultdict[str, set[int]](set)
     began, moments, failures = Fleet(tuple(names)), [], 0
@@ -63,6 +63,8 @@ def gpu_stories(draw: st.DrawFn, job: TrainingJob, most_moments: int = 5) -> Sto
                 dead[node] ^= {gpu}
         failures += bool(lost or lost_gpus)
         lacking = {node: tuple(sorted(gpus)) for node, gpus in dead.items() if gpus}
-        moments.append(Moment(1000.0 * (number + 1), Fleet(tuple(here), dead_gpus=lacking), tuple(lost), tuple(came),
-                              failures, lost_gpus=tuple(lost_gpus), came_gpus=tuple(came_gpus)))  # fmt: skip
+        slow = {node: 2.0 for node in draw(st.lists(st.sampled_from(names), max_size=1)) if node in here}
+        fleet = Fleet(tuple(here), slow, dead_gpus=lacking)
+        moments.append(Moment(1000.0 * (number + 1), fleet, tuple(lost), tuple(came), failures,
+                              lost_gpus=tuple(lost_gpus), came_gpus=tuple(came_gpus)))  # fmt: skip
     return Story(began, tuple(moments))

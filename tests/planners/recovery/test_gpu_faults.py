@@ -18,7 +18,7 @@ from .gpu_stories import TIMES, gpu_stories, shared_job, shared_jobs
 from .stories import Story, held_at_most, told
 
 FEW = settings(max_examples=20, deadline=None)
-WHOLE = ("slipstream", "checkpoint-restart", "elastic-batching")
+WHOLE = ("slipstream", "checkpoint-restart", "elastic-batching", "oobleck", "greyhound")
 
 
 def _moments(story: Story) -> Iterator[Moment]:
@@ -90,10 +90,11 @@ def _as_nodes(story: Story) -> Iterator[Moment]:
         whole = [node for node in moment.fleet.nodes if node not in moment.fleet.dead_gpus]
         lost = tuple(node for node in before if node not in whole)
         came = tuple(node for node in whole if node not in before)
+        fleet = Fleet(tuple(whole), {node: factor for node, factor in moment.fleet.slow.items() if node in whole})
         if lost or came:
-            yield replace(moment, fleet=Fleet(tuple(whole)), lost=lost, came=came)
+            yield replace(moment, fleet=fleet, lost=lost, came=came)
         else:
-            yield Moment(moment.time_s, Fleet(tuple(whole)), failures=moment.failures)
+            yield Moment(moment.time_s, fleet, failures=moment.failures)
         before = whole
 
 
