@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -90,6 +90,7 @@ def test_a_pair_is_timed_against_its_passes(forward_s: float, backward_s: float,
     duo = DuoStage(forward_s, backward_s, ratio)
     found = measure_overlap(linear(), duo.make, device=CPU, repeats=3, clock=duo.clock)
     told = max(forward_s, backward_s, ratio * (forward_s + backward_s)) / (forward_s + backward_s)
+    assume(abs(told - (1 - NOISE)) > 1e-9)  # on the edge itself rounding decides
     assert found == (1.0 if told > 1 - NOISE else pytest.approx(max(told, 0.501), rel=1e-3))
     assert 0.5 < found <= 1
     assert not duo.under_way
