@@ -74,24 +74,31 @@ class ToldRun:
         )
 
 
-def gpt(row: ToldRun) -> DecoderShape:
+def gpt_form(
+    blocks: int, width: int, heads: int, key_value_heads: int, vocabulary: int, positions: int
+) -> DecoderShape:
     """GPT-3's form: learned positions, biases, one matrix for embedding and head."""
     return DecoderShape(
-        blocks=row.layers,
-        width=row.hidden,
-        heads=row.heads,
-        key_value_heads=row.key_value_heads,
-        head_size=row.hidden // row.heads,
-        inner=4 * row.hidden,
-        vocabulary=row.vocabulary,
-        positions=row.sequence_length,
-        position_rows=row.sequence_length,
+        blocks=blocks,
+        width=width,
+        heads=heads,
+        key_value_heads=key_value_heads,
+        head_size=width // heads,
+        inner=4 * width,
+        vocabulary=vocabulary,
+        positions=positions,
+        position_rows=positions,
         is_fused=True,
         has_query_bias=True,
         has_output_bias=True,
         has_inner_bias=True,
         is_tied=True,
     )
+
+
+def gpt(row: ToldRun) -> DecoderShape:
+    """The GPT of a row."""
+    return gpt_form(row.layers, row.hidden, row.heads, row.key_value_heads, row.vocabulary, row.sequence_length)
 
 
 def nemotron(row: ToldRun) -> DecoderShape:

@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from rtk.benchmarks.cluster_tables import TABLES, errors, one_pipeline, tables
+from rtk.benchmarks.cluster_tables import TABLES, errors, gpt_form, one_pipeline, tables
 from rtk.benchmarks.clusters_chart import write_chart
 from rtk.benchmarks.common import write_result
 from rtk.planners.gpu_memory import memory_of
@@ -151,23 +151,8 @@ def computed(row: MeasuredShape, profile: Profile) -> Computed:
 
 
 def decoder(row: MeasuredShape) -> DecoderShape:
-    """GPT's, with one matrix for embedding and head."""
-    return DecoderShape(
-        blocks=row.layers,
-        width=row.hidden,
-        heads=row.heads,
-        key_value_heads=row.heads,
-        head_size=row.hidden // row.heads,
-        inner=4 * row.hidden,
-        vocabulary=row.vocabulary,
-        positions=row.sequence_length,
-        position_rows=row.sequence_length,
-        is_fused=True,
-        has_query_bias=True,
-        has_output_bias=True,
-        has_inner_bias=True,
-        is_tied=True,
-    )
+    """The GPT of a row."""
+    return gpt_form(row.layers, row.hidden, row.heads, row.heads, row.vocabulary, row.sequence_length)
 
 
 def before(row: MeasuredShape) -> Computed:
