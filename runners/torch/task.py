@@ -87,7 +87,7 @@ class Task:
     @property
     def process(self) -> str:
         """This process for people: `k/i`, or of several ranks `k/i:r`."""
-        return self.name if self.degree == 1 else process_name(self.name, self.share)
+        return rank_name(self.name, self.share, self.degree)
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""
