@@ -4,14 +4,17 @@ A program is a worker's. All its ranks run it in step, each with its slices of t
 whole on each of them, so that no rank needs more of it than one of the sender's has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import torch
 
 from ...schemas.errors import InvalidInputError
-from ..program import Program
+from ..program import Program, RankPair
+from ..resilience.protocol import MeetingPoint, RankAssignment
+from .detours import Detour
 from .nccl import Channel
 from .transport import Transport
 
@@ -52,6 +55,11 @@ class RankLayout:
                     )
         return layout
 
+    @classmethod
+    def of_seats(cls, seats: Sequence[RankAssignment]) -> "RankLayout":
+        """That of an epoch's workers, in the order of their seats."""
+        return cls(tuple(1 + len(seat.further) for seat in seats))
+
     @property
     def size(self) -> int:
         """How many ranks there are."""
@@ -91,6 +99,19 @@ class RankLayout:
         """The ranks that hold the same slices as a rank, of workers that sum something."""
         share = self.seats[rank][1]
         return tuple(self.ranks_of(worker)[share] for worker in workers)
+
+    def pairs(self, workers: Collection[RankPair]) -> list[RankPair]:
+        """All pairs of ranks, ascending, of pairs of workers, ascending."""
+        return [pair for one, other in workers for pair in product(self.ranks_of(one), self.ranks_of(other))]
+
+    def detours(self, detours: Collection[Detour]) -> list[Detour]:
+        """Those of ranks, of detours of workers: each rank of the one between passes some ranks' messages on."""
+        found = []
+        for first, second, between in detours:
+            ranks = self.ranks_of(between)
+            for one, other in self.pairs([(first, second)]):
+                found.append((one, other, ranks[self.seats[one][1] % len(ranks)]))
+        return found
 
     def channels(self, channels: set[Channel]) -> set[Channel]:
         """The (source, to) pairs of ranks, of those of workers."""
@@ -160,3 +181,8 @@ class GroupedTransport:
     def _ranks(self, group: tuple[int, ...]) -> tuple[int, ...]:
         # There are more ranks than workers, so no group of workers is as long.
         return group if group == self._everyone else self._layout.group_of(self._rank, group)
+
+
+def points_of(seats: Sequence[RankAssignment]) -> list[MeetingPoint]:
+    """Where the ranks of an epoch's workers are met, in the order of a layout of these seats."""
+    return [point for seat in seats for point in (MeetingPoint(seat.store, seat.others), *seat.further)]
