@@ -215,6 +215,22 @@ def name_of(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
+def rank_name(worker: str, rank: int, ranks: int) -> str:
+    """What a process is called: as its worker `k/i`, or of one of several ranks `k/i:r`.
+
+    Args:
+        worker: the name of its worker.
+        rank: which of the worker's ranks it is.
+        ranks: how many there are.
+    """
+    return worker if ranks == 1 else f"{worker}:{rank}"
+
+
+def worker_of(process: str) -> str:
+    """The name `k/i` of the worker of which a process (`rank_name`) is a rank."""
+    return process.partition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Planner:
     """Who made the plan: a planner's name, version, options and seed."""
