@@ -42,7 +42,7 @@ from torch import nn
 from ...schemas.checkpoint import Checkpoint, missing_layers
 from ...schemas.documents import digest, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
-from ...schemas.plan import Layers, Plan, Worker
+from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import Examined, Measured
 from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
@@ -125,7 +125,7 @@ from .rank import Rank
 from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resume import SumTaker
-from .task import Task, process_name
+from .task import Task
 from .team import Team, takes_all
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
@@ -394,7 +394,7 @@ class ResilientWorker:
         self._interruption = Interruption(task.name)
         self._superseded: Future[None] = Future()  # the running epoch
         others = [share for share in range(task.degree) if share != task.share]
-        self._activity = Activity(tuple(process_name(task.name, share) for share in others))
+        self._activity = Activity(tuple(rank_name(task.name, share, task.degree) for share in others))
         self._watch = ActivityTimer(self._activity, self._interruption, task.name)
         self._closing: list[Future[None]] = []
         self._injection = Injection(())

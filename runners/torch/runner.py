@@ -11,6 +11,7 @@ Its data are chosen by (iteration, global micro-batch) and never by rank (data/)
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -434,7 +435,7 @@ class PlanRunner:
 
 
 def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
-    """Raise InvalidInputError unless every template's stages cover the model."""
+    """Raise InvalidInputError unless every template's stages cover the model, whose parameters are plain tensors."""
     for number, template in enumerate(plan.templates):
         needed = template.stages[-1].layers[1]
         if len(layers) != needed:
@@ -443,6 +444,24 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
                 where=f"/templates/{number}/stages",
                 fix="plan from a profile of this model",
             )
+    _refuse_distributed(layers)
+
+
+def _refuse_distributed(layers: Sequence[nn.Module]) -> None:
+    """Raise InvalidInputError for a layer with DTensors: their sums would wait for ranks that have died."""
+    known = sys.modules.get("torch.distributed.tensor")  # whoever has made one has loaded it
+    if known is None:
+        return
+    for number, layer in enumerate(layers):
+        for name, parameter in layer.named_parameters():
+            if isinstance(parameter, known.DTensor):
+                raise InvalidInputError(
+                    f"its {name} is a DTensor, whose sums with other ranks are not rtk's: no rank of them survives "
+                    "another's death",
+                    where=f"layer {number}",
+                    fix="give whole layers, without parallelize_module or distribute_tensor, and say how several GPUs "
+                    'share them: tensor_parallel={name: "colwise", "rowwise" or "vocabulary"}',
+                )
 
 
 def check_cuts(plan: Plan, layers: Sequence[nn.Module], cuts: LayerCuts | None) -> None:
