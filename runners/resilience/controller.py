@@ -48,6 +48,7 @@ from .protocol import DataPosition, Hello, Job, Welcome
 from .regrouping import rehearse
 from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
+from .unit_gate import UnitGate
 from .wire import make_secret
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class JobController:
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
-        return Server(rules, journal, secret, surroundings, host=host, port=port, limits=limits)
+        return Server(UnitGate(rules), journal, secret, surroundings, host=host, port=port, limits=limits)
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""

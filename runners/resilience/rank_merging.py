@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain
 
 from ...schemas.plan import worker_of
-from ...schemas.resumption import nothing_of
+from ...schemas.resumption import common_standing
 from .protocol import Hello, MeetingPoint, Ready, Returning, Saved, StandingTold, Vote, Whereabouts
 
 # Between the checksums of a layer that the ranks of a worker have said; one that a rank has not said is empty.
@@ -102,12 +102,10 @@ def unlike_votes(votes: Sequence[Vote]) -> str | None:
 
 def worker_standing(told: Sequence[StandingTold]) -> StandingTold | None:
     """What the worker has of an iteration: what all ranks have, or nothing; None where they do not hold the same."""
-    first = told[0]
-    if len({one.standing.holds for one in told}) > 1:
+    standings = [one.standing for one in told]
+    if len({one.holds for one in standings}) > 1:
         return None
-    if all(one.standing == first.standing for one in told):
-        return first
-    return replace(first, standing=nothing_of(first.standing.worker, first.standing.holds or None))
+    return replace(told[0], standing=common_standing(standings))
 
 
 def worker_saved(told: Sequence[Saved]) -> Saved:
