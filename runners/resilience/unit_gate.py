@@ -287,16 +287,18 @@ class UnitGate:
 
     def _made_whole(self) -> list[Arrived]:
         """Workers of whom all ranks are there now, and were not before."""
-        is_gathering = self._rules.phase == "gathering"
-        if self._rules.phase in ("halting", "ended") or (is_gathering and self._spares < self._job.spare_ranks):
+        phase = self._rules.phase
+        if phase in ("halting", "ended") or (phase == "gathering" and not self._is_complete):
             return []
         workers = dict.fromkeys(one.hello.worker for one in self._processes.values() if one.unit is None)
         return [arrived for worker in workers for arrived in self._whole_of(worker)]
 
     @property
-    def _spares(self) -> int:
-        """How many processes there are beside the first of each rank."""
-        return len(self._processes) - len({one.hello.process for one in self._processes.values()})
+    def _is_complete(self) -> bool:
+        """Whether single ranks that a job has to have before it starts are there, beside all others."""
+        live = sum(self._degrees[worker.name] for worker in self._job.plan.live_workers())
+        wanted = live + max(self._degrees.values()) * self._job.newcomers + self._job.spare_ranks
+        return not self._job.spare_ranks or len(self._processes) >= wanted
 
     def _whole_of(self, worker: str) -> Iterator[Arrived]:
         if worker in self._awaited:
