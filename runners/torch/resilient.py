@@ -126,7 +126,7 @@ from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resume import SumTaker
 from .task import Task
-from .team import Team
+from .team import Team, takes_all
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 from .trees import Tree, on_tensors
@@ -690,15 +690,15 @@ class ResilientWorker:
         self._activity.stay = before
 
     @contextmanager
-    def _in_step(self) -> Iterator[None]:
-        """Something fails inside: the other ranks of this worker stop where this one does."""
+    def _in_step(self, go_on_alone: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Where something fails inside, the other ranks of this worker stop at the same place."""
         team = self._plane.team if self._plane is not None else None
         try:
             yield
         except RuntimeFailedError:
             if team is not None:
                 self._activity.wait_for_team()
-                if not team.stop():
+                if not team.stop(go_on_alone):
                     self._drop_progress()
             raise
 
@@ -769,7 +769,7 @@ class ResilientWorker:
         is_noted = is_rest or self._task.log_memory_bytes != 0
         progress = self._progress_of(number) if is_noted else None
         iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)
-        with self._in_step():
+        with self._in_step(partial(iteration.go_on_alone, takes_all)):
             iteration.reduce()
         self._activity.be("computing", "vote")
         (losses, stages), squares = losses_of(iteration), self._held.squared_norms(self._by_plan.first_held)
