@@ -604,7 +604,7 @@ class Dead:
 
     Attributes:
         proof: as of Hello.
-        worker: as of Hello.
+        worker: what the process is called, `k/i` or `k/i:r`.
         pid: the process, as of its Hello.
     """
 

@@ -64,6 +64,7 @@ from .protocol import (
     Whereabouts,
 )
 from .rank_merging import (
+    has_all,
     known_by_all,
     unlike_votes,
     worker_hello,
@@ -90,6 +91,7 @@ class RankProcess:
         holds: the layers whose state, its own part of it, it has; None: none.
         as_of: the last commit that its state knows of; None: the latest.
         entered: the last epoch that it was told of.
+        dropped: what it held until this epoch is not reckoned with, for it had no place then.
         is_dismissed: it was told to end.
         heard: what it was told last.
     """
@@ -101,6 +103,7 @@ class RankProcess:
     holds: tuple[Layers, ...] | None = None
     as_of: int | None = None
     entered: int = 0
+    dropped: int = 0
     is_dismissed: bool = False
     heard: FromCoordinator | None = None
 
@@ -236,7 +239,8 @@ class UnitGate:
             self._settings = hello.job
             process = RankProcess(event.connection, hello)
             if hello.returning is not None:
-                process.was_seated, process.entered = True, hello.returning.epoch
+                process.was_seated = True
+                process.entered = process.dropped = hello.returning.epoch
             self._processes[event.connection] = process
             if self._is_awaited(process):
                 self._take_back(process)
@@ -287,16 +291,18 @@ class UnitGate:
 
     def _made_whole(self) -> list[Arrived]:
         """Workers of whom all ranks are there now, and were not before."""
-        is_gathering = self._rules.phase == "gathering"
-        if self._rules.phase in ("halting", "ended") or (is_gathering and self._spares < self._job.spare_ranks):
+        phase = self._rules.phase
+        if phase in ("halting", "ended") or (phase == "gathering" and not self._is_complete):
             return []
         workers = dict.fromkeys(one.hello.worker for one in self._processes.values() if one.unit is None)
         return [arrived for worker in workers for arrived in self._whole_of(worker)]
 
     @property
-    def _spares(self) -> int:
-        """How many processes there are beside the first of each rank."""
-        return len(self._processes) - len({one.hello.process for one in self._processes.values()})
+    def _is_complete(self) -> bool:
+        """Whether single ranks that a job has to have before it starts are there, beside all others."""
+        live = sum(self._degrees[worker.name] for worker in self._job.plan.live_workers())
+        wanted = live + max(self._degrees.values()) * self._job.newcomers + self._job.spare_ranks
+        return not self._job.spare_ranks or len(self._processes) >= wanted
 
     def _whole_of(self, worker: str) -> Iterator[Arrived]:
         if worker in self._awaited:
@@ -429,7 +435,7 @@ class UnitGate:
         processes = [awaited.back[rank] for rank in sorted(awaited.back)]
         member = self._rules.members[worker]
         for one in processes:
-            one.holds = member.holds
+            one.holds, one.dropped = member.holds, 0
         del self._awaited[worker]
         unit = self._unit(processes)
         hellos = [one.hello for one in processes]
@@ -448,23 +454,18 @@ class UnitGate:
             self._pass(event)
             return
         unit = process.unit
-        if isinstance(message, Ready):
-            self._note_held(process, message)
-        if unit is None:
-            if isinstance(message, Leaving):
-                self._let_go(process)
+        if isinstance(message, Ready) and message.epoch > process.dropped:
+            process.holds = message.holds
+        if unit is None and isinstance(message, Leaving):
+            self._let_go(process)
+        if unit is None or not (self._is_seated(unit) or isinstance(message, Leaving)):
             return
-        if self._has_torn(unit, process.hello.rank, message):
+        if not isinstance(message, Leaving) and self._has_torn(unit, process.hello.rank, message):
             self._tear(unit)
             return
         found = self._merged(unit, process.hello.rank, message)
         if found is not None:
             self._pass(Said(self._now_s, unit.number, found))
-
-    def _note_held(self, process: RankProcess, ready: Ready) -> None:
-        is_past = ready.epoch < process.entered and not process.was_seated and process.unit is None
-        if not is_past:  # else it has dropped that on hearing of an epoch without it
-            process.holds = ready.holds
 
     def _let_go(self, process: RankProcess) -> None:
         del self._processes[process.connection]
@@ -506,7 +507,8 @@ class UnitGate:
                 self._expel(unit, wrong)
                 return None
             return worker_vote(told)
-        found = worker_ready(told) if isinstance(told[0], Ready) else worker_standing(told)
+        known = self._rules.members[unit.worker].holds
+        found = worker_ready(told) if isinstance(told[0], Ready) else worker_standing(told, known)
         if found is None:
             self._tear(unit)
         return found
@@ -527,15 +529,10 @@ class UnitGate:
 
     def _has_torn(self, unit: WorkerUnit, rank: int, message: Any) -> bool:
         """Whether some ranks have gone over to other layers in an epoch, and this one, as it shows now, never will."""
-        now = getattr(message, "epoch", 0)
-        member = self._rules.members.get(unit.worker)
-        known = None if member is None or not self._is_seated(unit) else member.holds
-        for kind, epoch in list(unit.said):
-            if kind is Ready and epoch < now and rank not in unit.said[kind, epoch]:
-                held = {ready.holds for ready in unit.said.pop((kind, epoch)).values()}
-                if known is not None and held != {known}:
-                    return True
-        return False
+        now, known = getattr(message, "epoch", 0), self._rules.members[unit.worker].holds
+        skipped = [key for key in unit.said if key[0] is Ready and key[1] < now and rank not in unit.said[key]]
+        told = [ready for key in skipped for ready in unit.said.pop(key).values()]
+        return not all(has_all(ready.holds, known) for ready in told)
 
     # What the rules say
 
@@ -596,7 +593,7 @@ class UnitGate:
             is_current = process.as_of in (None, epoch.iteration - 1)
             process.holds, process.as_of, process.was_seated = process.holds if is_current else None, None, True
         else:
-            process.holds, process.was_seated = None, False
+            process.holds, process.was_seated, process.dropped = None, False, epoch.epoch
 
     def _tell_orphans(self, message: Epoch | Regroup | Halt) -> None:
         """Who was a rank of a worker that is lost is in its epoch until it hears of the next one."""

@@ -40,7 +40,7 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
-from .layout import GroupedTransport, RankLayout
+from .layout import GroupedTransport, RankLayout, Ranks
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .plane import delegated_peers, stall_limit_s
 from .precision import Precision
@@ -49,6 +49,7 @@ from .rank_group import RankGroup
 from .recut import State, recut
 from .refusals import Refusals
 from .schedules import Schedule
+from .slice_sums import SliceSums
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
@@ -151,7 +152,7 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._layout = layout if layout.size > len(program.workers) else None
-        self._everyone = tuple(range(layout.size))
+        self._everyone = Ranks(range(layout.size))
         self._store = environment_store() if store is None else store
         name = self.worker.name if self._layout is None else f"{self.worker.name}, its rank {self.share},"
         self._refusals = Refusals(self._store, self.rank, layout.size, name)
@@ -184,7 +185,10 @@ class PlanRunner:
                 buffers=buffers,
                 further=further,
                 share=self.share,
+                degree=self._group.degree,
+                cuts=self._cuts,
             )
+            self._sums = None if self._layout is None else SliceSums(self._layout, self.rank, self._held.gradients)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
         self._delegates: Delegates | None = None
         self._delegated = delegated_peers(transport, program, self._number)
@@ -346,9 +350,9 @@ class PlanRunner:
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = groups_of(instructions)
         peers, pairs = self._delegated, channels(self._program)
-        if self._layout is not None:
+        if self._layout is not None and self._sums is not None:
             own = self._layout.ranks_of(self._number)
-            groups = {self._layout.group_of(self.rank, group) for group in groups} | {own}
+            groups = self._sums.groups(self._program.reduction(self._number)) | {own}
             peers = self._layout.partners_of(self.rank, sorted(peers))
             pairs = self._layout.channels(pairs)
         groups.add(self._everyone)
@@ -427,6 +431,7 @@ class PlanRunner:
             does_count=json.loads(self._store.get("rtk/does_count")),
             share=self.share,
             layout=self._layout,
+            sums=self._sums,
         )
 
     def now_s(self) -> float:
