@@ -18,7 +18,7 @@ import statistics
 import time
 from typing import Any
 
-from rtk.benchmarks.common import machine, spread, write_result
+from rtk.benchmarks.common import spread, write_result
 from rtk.schemas.orders import Schedule
 from rtk.tests.runners.ranked import RankedJob, losses_alone, plan_of
 
@@ -97,7 +97,7 @@ def main() -> None:
     found = {
         name: measured(*case, given.kills, given.seed) for name, case in CASES.items() if name.startswith(given.only)
     }
-    write_result({"machine": machine(), "jobs": found}, given.output)
+    write_result({"jobs": found}, given.output)
 
 
 if __name__ == "__main__":
