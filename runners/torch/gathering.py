@@ -62,6 +62,8 @@ class Gathering:
     def run(self, transport: Transport, version: int) -> None:
         """Send what this worker owns, and have what others do; all that hold one of the layers do so at once.
 
+        Others may not have taken yet what was sent (`Transport.flush`).
+
         Args:
             transport: reaches them.
             version: how many steps of the job the values are of; two that follow each other are unlike.
@@ -80,7 +82,6 @@ class Gathering:
             for owner, room in posted.pop(layer).items():
                 found = [transport.receive(_tag(layer, kind, version), owner) for kind in range(len(room))]
                 self.blocks.unpack(self._owned(layer, owner), found, version)
-        transport.flush()
 
     def _post(self, layer: int, transport: Transport, version: int) -> dict[int, list[torch.Tensor]]:
         """Announce what others send of a layer; gives, by owner, tensors like it."""
