@@ -59,7 +59,7 @@ def gpu_memory(
     sent: Sequence[int],
     *,
     degree: int = 1,
-    shards: int = 1,
+    shards: float = 1,
     share: OptimizerShare | None = None,
 ) -> GpuMemory:
     """What each GPU of a worker holds.
@@ -70,8 +70,8 @@ def gpu_memory(
         activation_bytes: the most it holds of activations, of a GPU.
         sent: of each of these stages, how many micro-batches are between F and the end of I at most.
         degree: GPUs that share every layer.
-        shards: peers among which the optimizer's state is divided (ZeRO-1); 1: it is whole.
-        share: what it has where each part has two holders, as in `rtk run`; counts instead of `shards`.
+        shards: by what it holds less of the optimizer's state, such as the peers that share it (ZeRO-1); 1: all.
+        share: what it has where each part has two holders, and maybe a copy; counts instead of `shards`.
     """
     parameters_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     summed_bytes = min(gradients_held(profile.layers, held) / degree, state_bytes)
