@@ -14,7 +14,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Layers, Plan, Worker
 from ..schemas.profile import Profile, gradients_held, held_by
 from ..schemas.resumption import layers_in
-from ..schemas.sharded import OptimizerShare
+from ..schemas.sharded import OptimizerShare, TrainedBytes
 
 # CUDA's context, NCCL's buffers for each group, cuBLAS's workspaces.
 FRAMEWORK_BYTES = 3e9
@@ -79,7 +79,7 @@ def gpu_memory(
     made_bytes = parameters_bytes if summed_bytes > parameters_bytes else 0.0
     optimizer_bytes = (state_bytes - summed_bytes) / shards
     if share is not None:
-        optimizer_bytes = share.optimizer_bytes(parameters_bytes, state_bytes - summed_bytes)
+        optimizer_bytes = share.optimizer_bytes(TrainedBytes.of(profile.layers, held, degree))
     buffers_bytes = _buffers_bytes(profile, held, sent, degree)
     handed_out = parameters_bytes + summed_bytes + made_bytes + optimizer_bytes + activation_bytes + buffers_bytes
     return GpuMemory(
