@@ -10,9 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from .blocks import HOLDERS
 from .profile import Layer, gradient_share, gradients_held, held_by
-
-HOLDERS = 2  # of a block: its owner, and the one that has it if that dies
 
 
 @dataclass(frozen=True, slots=True)
