@@ -246,6 +246,7 @@ class ToyTraining:
         evaluates_last: whether there is one after the last.
         forgets: of 100 messages of an iteration, how many are not kept.
         regroups: whether workers tell what they have of an iteration.
+        is_sharded: whether peers share the optimizer's state; who holds what of it shows elsewhere.
     """
 
     counts: Mapping[int, float] = field(default_factory=dict)
@@ -255,6 +256,7 @@ class ToyTraining:
     evaluates_last: bool = False
     forgets: int = 0
     regroups: bool = True
+    is_sharded: bool = False
 
 
 SMALL_NORM = 0.125
@@ -506,7 +508,7 @@ class ToyCluster:
             worker.name,
             "store:1",
             plan,
-            {},
+            {"shard_optimizer": True} if self.training.is_sharded else {},
             0,
             not_before,
             returning,
