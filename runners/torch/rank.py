@@ -12,6 +12,7 @@ from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.timeline import Span
 from ..program import Compute, Instruction, Message, Pair, Program, Receive, computed_in, posting_order
 from ..simulator import name_of_operation, share_of
+from .gathering import Gathering
 from .held_stage import HeldStage
 from .layout import RankLayout
 from .transport import Tags, Transfers, Transport
@@ -64,6 +65,7 @@ class Rank:
         transfers: is told of all messages; it begins each iteration before the messages are announced.
         share: which of its worker's ranks it is; rank 0 tells what all of them know.
         layout: of all ranks, where workers are several; `number` and those in messages are workers' then.
+        gathering: of parameters after a step, where the optimizer is sharded and `Iteration.run` steps.
     """
 
     program: Program
@@ -85,6 +87,7 @@ class Rank:
     transfers: Transfers | None = None
     share: int = 0
     layout: RankLayout | None = None
+    gathering: Gathering | None = None
 
     @property
     def plan(self) -> Plan:

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from math import fsum, isfinite
 
 import torch
@@ -33,6 +34,7 @@ from .data.provider import Batch as Batch
 from .delegates import Delegates
 from .evaluation import HeldOut, evaluate
 from .faults import DelayedTransport, slowest_links
+from .gathering import Gathering, fewest_peers, peers_of
 from .gloo import GlooTransport
 from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
@@ -41,6 +43,7 @@ from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
 from .layout import GroupedTransport, RankLayout
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
+from .optimizers import shards_optimizer
 from .plane import delegated_peers, stall_limit_s
 from .precision import Precision
 from .rank import Rank, reads_of
@@ -103,6 +106,9 @@ class PlanRunner:
             stage only.
         precision, schedule, buffers: as of `HeldStage`.
         cuts: how the layers are shared by the ranks of a worker; for a plan of several GPUs a worker.
+        shard_optimizer: whether each of the workers that hold a layer keeps the optimizer's state of some blocks of it
+            only, each block being held by two. None: where three or more hold each layer, and the optimizer treats
+            each number of a parameter by itself.
 
     Attributes:
         share: which of its worker's ranks this is.
@@ -132,6 +138,7 @@ class PlanRunner:
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
         cuts: LayerCuts | None = None,
+        shard_optimizer: bool | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
@@ -159,6 +166,8 @@ class PlanRunner:
             if self._layout is not None:
                 check_cuts(plan, layers, cuts)
             self._named_inputs = NamedInputs(layers)
+            peers = fewest_peers([program.reduction(number) for number in range(len(program.workers))])
+            is_sharded = shards_optimizer(shard_optimizer, peers, optimizer, layers)
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
@@ -183,7 +192,11 @@ class PlanRunner:
                 buffers=buffers,
                 further=further,
                 share=self.share,
+                is_sharded=is_sharded,
             )
+            blocks = self._held.blocks
+            reduction = program.reduction(self._number)
+            self._gathering = None if blocks is None else Gathering.dealt(blocks, self._number, reduction)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
         self._delegates: Delegates | None = None
         self._delegated = delegated_peers(transport, program, self._number)
@@ -283,7 +296,8 @@ class PlanRunner:
     def state(self) -> dict[str, torch.Tensor]:
         """This rank's training state: parameters, buffers and the optimizer's state by their names in the model.
 
-        References, of what the ranks of a worker share its slices; names are those of `HeldStage`.
+        References, of what the ranks of a worker share its slices; names are those of `HeldStage`. Of a sharded
+        optimizer the blocks that this rank holds: those of all peers together, in one mapping, are the whole state.
         """
         self._held.prime_optimizer()
         return self._held.state()
@@ -292,8 +306,8 @@ class PlanRunner:
         """Go on with the state of other ranks, between iterations.
 
         Args:
-            sources: what `state` gave on all ranks of a worker, of this degree or another, in their order. They must
-                have this rank's layers, and may have more.
+            sources: what `state` gave on all ranks of a worker, of this degree or another, in their order; of a sharded
+                optimizer on it and its peers together. They must have this rank's layers, and may have more.
             iteration: that comes next.
             taken: steps taken before it; None: as many as iterations, for none was skipped.
 
@@ -345,6 +359,9 @@ class PlanRunner:
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = groups_of(instructions)
         peers, pairs = self._delegated, channels(self._program)
+        if self._gathering is not None:
+            every = (peers_of(self._program.reduction(number)) for number in range(len(self._program.workers)))
+            pairs |= {pair for one in every for workers in one.values() for pair in permutations(workers, 2)}
         if self._layout is not None:
             own = self._layout.ranks_of(self._number)
             groups = {self._layout.group_of(self.rank, group) for group in groups} | {own}
@@ -426,6 +443,7 @@ class PlanRunner:
             does_count=json.loads(self._store.get("rtk/does_count")),
             share=self.share,
             layout=self._layout,
+            gathering=self._gathering,
         )
 
     def now_s(self) -> float:
