@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, TypeAdapter, ValidationError
 from ...schemas.checkpoint import CheckpointFile
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import STRICT, Index, Name, Seconds
-from ...schemas.plan import Layers, Plan
+from ...schemas.plan import Layers, Plan, rank_name
 from ...schemas.protocols import Measured
 from ...schemas.resumption import LedgerEntry, Rest, Standing
 
@@ -98,6 +98,11 @@ class Hello:
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def process(self) -> str:
+        """What the process is called: `k/i`, or `k/i:r`."""
+        return rank_name(self.worker, self.rank, self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -689,6 +694,8 @@ class Job:
         stall_limit_s: how long nothing may be committed until all are asked where they are; None: what the plan's
             iterations, and those so far, say (progress.py).
         newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
+        spare_ranks: single ranks of workers, beside those who begin, that must wait before the job starts.
+        tp_across: whether ranks of a worker may be on several machines.
     """
 
     plan: Plan
@@ -703,3 +710,5 @@ class Job:
     newcomers: int = 0
     stall_limit_s: float | None = None
     taken: int | None = None
+    spare_ranks: int = 0
+    tp_across: bool = False

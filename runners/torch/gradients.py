@@ -1,6 +1,7 @@
 """The gradients of a stage in one flat buffer a type, so that they are summed over their holders in one go."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,35 @@ from torch import nn
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
+from ...schemas.slices import TensorCut
 from .held_layers import HeldLayers
 from .precision import gradient_type
 
 _CHUNK = 1 << 16  # numbers that are squared in float64 at a time: what a core's cache holds
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a flat vector.
+
+    Attributes:
+        start: where it begins.
+        shape: of the tensor that it is.
+        cut: how that is divided among the ranks of a worker; None for what all of them have whole.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    cut: TensorCut | None = None
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """It as a view of the vector, in its shape."""
+        return flat[self.start : self.start + self.size].view(self.shape)
 
 
 class FlatGradients:
@@ -40,6 +66,7 @@ class FlatGradients:
         ties: by the layers of the model that share them, parameters whose gradients stand by themselves, for others
             sum them as well.
         uncounted: parameters that norms leave out, for another rank counts them.
+        cuts: how parameters of which this rank has a slice are divided.
 
     Attributes:
         buffers: the flat buffers.
@@ -55,9 +82,11 @@ class FlatGradients:
         with_loss: bool,
         ties: Mapping[tuple[int, ...], Sequence[nn.Parameter]] = MappingProxyType({}),
         uncounted: Collection[nn.Parameter] = frozenset(),
+        cuts: Mapping[nn.Parameter, TensorCut] = MappingProxyType({}),
     ) -> None:
         self._held = held
         self._ties = ties
+        self._cuts = cuts
         self._uncounted = uncounted
         self.buffers: list[torch.Tensor] = []
         self.buffer_views: list[list[tuple[nn.Module, str, torch.Tensor]]] = [[] for _ in layers]
@@ -148,6 +177,22 @@ class FlatGradients:
         ]  # the buffers of ties come last
         return [view for view in views if len(view)]
 
+    def segments(self, layers: Layers) -> list[list[Segment]]:
+        """What each view of `of_layers` is made of, in its order."""
+        places = self._held.places(layers)
+        found = []
+        for buffer, starts in zip(self.buffers, self._starts, strict=False):
+            size = starts[places.stop] - starts[places.start]
+            held = {one for place in places for one in self._parameters[place] if one in self._cuts}
+            begins = {
+                one: int(view.storage_offset()) - starts[places.start]
+                for one, view in self._views
+                if one in held and view.dtype == buffer.dtype
+            }
+            if size:
+                found.append(self._with_what_is_whole(begins, size))
+        return found
+
     @property
     def ties(self) -> Collection[tuple[int, ...]]:
         """The sets of layers that share something with each other, of those some are held here."""
@@ -157,9 +202,37 @@ class FlatGradients:
         """The flat gradients of what these layers share, and only they: one tensor a type."""
         return self._tied[layers]
 
+    def segments_of_tie(self, layers: tuple[int, ...]) -> list[list[Segment]]:
+        """What each vector of `of_tie` is made of."""
+        views = dict(self._views)
+        found = []
+        for flat in self._tied[layers]:
+            cut = {
+                one: views[one] for one in self._ties[layers] if one in self._cuts and views[one].dtype == flat.dtype
+            }
+            begins = {one: int(view.storage_offset() - flat.storage_offset()) for one, view in cut.items()}
+            found.append(self._with_what_is_whole(begins, flat.numel()))
+        return found
+
+    def _with_what_is_whole(self, begins: Mapping[nn.Parameter, int], size: int) -> list[Segment]:
+        """The segments of a vector of some size, of which parameters that are cut begin at these places."""
+        found, end = [], 0
+        for one, start in begins.items():
+            if start > end:
+                found.append(Segment(end, (start - end,)))
+            found.append(Segment(start, tuple(one.shape), self._cuts[one]))
+            end = start + one.numel()
+        return [*found, Segment(end, (size - end,))] if size > end else found
+
     def parameters_of_tie(self, layers: tuple[int, ...]) -> Sequence[nn.Parameter]:
         """What these layers share, and only they."""
         return self._ties[layers]
+
+    def values_of_tie(self, layers: tuple[int, ...]) -> list[torch.Tensor]:
+        """The values of what these layers share, and only they, as their gradients stand in `of_tie`."""
+        held = [(one.detach().flatten(), gradient_type(one.dtype)) for one in self._ties[layers]]
+        flats = self._tied[layers]
+        return [torch.cat([value for value, dtype in held if dtype == flat.dtype]) for flat in flats]
 
     def add_loss(self, loss: torch.Tensor) -> None:
         """Add [sum, count] to the loss that travels with the last layer's gradients."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ...schemas.blocks import piece_name
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ...schemas.resumption import layers_in
-from ...schemas.slices import CUT
+from ...schemas.slices import CUT, TensorCut
 from ..resilience.protocol import StepTerms
 from ..training import SharedBuffers
 from .buffers import StageBuffers, copied, take_buffers
@@ -74,7 +75,9 @@ class HeldStage:
         schedule: of the learning rates; None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
         further: the other ranges of layers to hold.
-        share: which of its worker's ranks this is, whose layers are cut: norms count what is whole at rank 0 only.
+        share: which of its worker's ranks this is, whose layers are cut: norms count what several have once.
+        degree: ranks of the worker.
+        cuts: how parameters are cut, by their names in the state; others are whole on every rank.
         is_sharded: the optimizer holds blocks of the layers only (stage_blocks.py), none before `blocks.hold` says
             which. What layers share with each other is in no block: every peer keeps all its state.
 
@@ -104,6 +107,8 @@ class HeldStage:
         buffers: SharedBuffers = "lowest",
         further: Sequence[Layers] = (),
         share: int = 0,
+        degree: int = 1,
+        cuts: Mapping[str, TensorCut] = MappingProxyType({}),
         is_sharded: bool = False,
     ) -> None:
         require_precision(precision)
@@ -118,11 +123,20 @@ class HeldStage:
         convert(kept, precision)
         shared = trained_ties(kept, self._layers, ties)
         self.stage = TorchStage(kept, loss if is_last else None, is_split, precision, is_first=0 in self._layers)
-        whole = (
-            {one for name, one in self.stage.layers.named_parameters() if CUT not in name.split(".")} if share else ()
-        )
+        named = {self._global_name(name): one for name, one in self._named_parameters()}
+        divided = {named[name]: cut for name, cut in cuts.items() if name in named}
+        # What several ranks have the first of them counts.
+        elsewhere = {one for one, cut in divided.items() if share % cut.copies(degree)}
+        if share:
+            elsewhere |= {one for name, one in self._named_parameters() if CUT not in name.split(".")}
         self.gradients = FlatGradients(
-            list(self.stage.layers), self._layers, self.device, with_loss=is_last, ties=shared, uncounted=whole
+            list(self.stage.layers),
+            self._layers,
+            self.device,
+            with_loss=is_last,
+            ties=shared,
+            uncounted=elsewhere,
+            cuts=divided,
         )
         self._buffers = StageBuffers(self.stage.layers, self.gradients, buffers)
         dealt = _to_be_cut(self.stage.layers, self.numbers, shared) if is_sharded else {}

@@ -6,7 +6,7 @@ whether the iteration counts.
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -39,6 +39,7 @@ from ..resilience.protocol import StepTerms
 from .data.provider import Batch
 from .progress import IterationProgress, Reduce, StageSums
 from .rank import Rank, SpanTimer
+from .slice_sums import Finish, SlicedVector
 from .ties import fingerprint
 from .transport import Transport
 from .trees import (
@@ -126,6 +127,7 @@ class Iteration:
         self.reduction_s: tuple[float, float] | None = None
         self.begun_s = rank.now_s()
         self.ledger: tuple[LedgerEntry, ...] | None = None
+        self._at = 0  # the place of the instruction under way
         self._computed = 0
         self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}
@@ -133,7 +135,7 @@ class Iteration:
         self._messages: dict[Message, torch.Tensor] = {}  # at hand, by boundaries
         self._own = rank.own_messages  # what this rank makes for itself
         self._output: dict[MessageKind, torch.Tensor] = {}  # of what was computed last
-        self._begun: dict[Layers, list[torch.Tensor]] = {}  # sums under way, or made
+        self._begun: dict[Layers, list[Finish]] = {}  # sums under way, or made
         self._to_post = deque(rank.receives)
         self._posted: set[Message] = set()
         self._prepare()
@@ -158,10 +160,22 @@ class Iteration:
 
         Messages sent may still be on their way; `transport.flush` waits for them.
         """
-        for instruction in self.rank.instructions:
+        for place, instruction in enumerate(self.rank.instructions):
+            self._at = place
             if self.rank.executing is not None:
                 self.rank.executing(instruction)
             self._execute(instruction)
+
+    def go_on_alone(self, takes_all: Callable[[Instruction], bool]) -> None:
+        """A message has failed: run what needs nobody, until something comes that all ranks of the worker take part in.
+
+        So all ranks of a worker have done the same when they stop there (team.py).
+        """
+        for instruction in self.rank.instructions[self._at + 1 :]:
+            if takes_all(instruction):
+                return
+            if isinstance(instruction, Compute):
+                self._execute(instruction)
 
     def agree(self) -> Agreement:
         """Let all ranks know the terms of the step, without a coordinator: by a sum over everybody.
@@ -487,9 +501,14 @@ class Iteration:
             rank.before_sums(self)
         held.share_buffers(part.layers, len(part.ranks), rank.number == min(part.ranks))
         views = held.gradients.of_layers(part.layers)
-        self._begun[part.layers] = views if rank.before_sums is None else [view.clone() for view in views]
-        for summed in self._begun[part.layers]:
-            rank.transport.begin_sum(part.ranks, summed)
+        begin, sliced = rank.transport.begin_sum, rank.sliced(part)
+        if sliced is not None:
+            self._begun[part.layers] = [vector.begin(view, begin) for vector, view in zip(sliced, views, strict=True)]
+            return
+        summed = views if rank.before_sums is None else [view.clone() for view in views]
+        for one in summed:
+            begin(part.ranks, one)
+        self._begun[part.layers] = [partial(_put, one) for one in summed]
 
     def _all_reduce(self, reduction: AllReduce) -> None:
         """Sum each part over its holders, as soon as they all are there (program.py says in which order)."""
@@ -546,13 +565,22 @@ class Iteration:
         size, is_lowest = len(part.ranks), self.rank.number == min(part.ranks)
         if size > 1 or self._sums is not None:  # to be copied, though nobody else has the layers now
             self.rank.held.share_buffers(part.layers, size, is_lowest)
-        return partial(self.rank.transport.all_reduce, part.ranks) if size > 1 else None
+        return self._summing(part.ranks, self.rank.sliced(part))
+
+    def _summing(self, ranks: tuple[int, ...], sliced: Sequence[SlicedVector] | None) -> Reduce | None:
+        """What sums each view over ranks, in their order; None where nobody else has any of it."""
+        reduce = self.rank.transport.all_reduce
+        if sliced is None:
+            return partial(reduce, ranks) if len(ranks) > 1 else None
+        following = iter(sliced)
+
+        def reduce_next(view: torch.Tensor) -> None:
+            next(following).begin(view, reduce)(view)
+
+        return reduce_next
 
     def _sum_ties(self, ties: Sequence[TiedBucket]) -> None:
-        reduces = {
-            tie.layers: partial(self.rank.transport.all_reduce, tie.ranks) if len(tie.ranks) > 1 else None
-            for tie in ties
-        }
+        reduces = {tie.layers: self._summing(tie.ranks, self.rank.sliced_tie(tie)) for tie in ties}
         if self._sums is not None:
             self._sums.sum_ties(reduces)
             return
@@ -567,10 +595,21 @@ class Iteration:
         In iterations 1, 2, 4, 8 and so on, for it takes a message and a pass over the parameters. All holders add up a
         number of their bits: if not all have the same, then whoever has the largest one finds less than its multiple.
         """
-        own = fingerprint(self.rank.held.gradients.parameters_of_tie(tie.layers))
+        copies: list[tuple[tuple[int, ...], Sequence[torch.Tensor]]]
+        gradients, sliced = self.rank.held.gradients, self.rank.sliced_tie(tie)
+        if sliced is None:
+            copies = [(tie.ranks, gradients.parameters_of_tie(tie.layers))]
+        else:
+            values = zip(sliced, gradients.values_of_tie(tie.layers), strict=True)
+            shared = [zip(vector.groups, vector.messages(flat), strict=True) for vector, flat in values]
+            copies = [(ranks, [message]) for messages in shared for ranks, message in messages]
+        for ranks, held in copies:
+            self._compare_copy(tie, ranks, fingerprint(held))
+
+    def _compare_copy(self, tie: TiedBucket, ranks: tuple[int, ...], own: int) -> None:
         total = torch.tensor([own], dtype=torch.float64, device=self.rank.held.device)
-        self.rank.transport.all_reduce(tie.ranks, total)
-        if int(total) != own * len(tie.ranks):
+        self.rank.transport.all_reduce(ranks, total)
+        if int(total) != own * len(ranks):
             raise InvalidInputError(
                 f"the weights that layers {listed(map(str, tie.layers))} share (tied weights) are no longer the same "
                 "in all stages",
@@ -626,8 +665,12 @@ def meet(transport: Transport, group: tuple[int, ...]) -> None:
     transport.all_reduce(group, torch.zeros(1))
 
 
-def _take_next(sums: Iterator[torch.Tensor], view: torch.Tensor) -> None:
-    view.copy_(next(sums))
+def _put(summed: torch.Tensor, into: torch.Tensor) -> None:
+    into.copy_(summed)
+
+
+def _take_next(sums: Iterator[Finish], view: torch.Tensor) -> None:
+    next(sums)(view)
 
 
 def seed_randomness(device: torch.device, seed: int, iteration: int, microbatch: int, layer: int) -> None:

@@ -19,6 +19,10 @@ from .nccl import Channel
 from .transport import Transport
 
 
+class Ranks(tuple[int, ...]):
+    """A group that is told by ranks, where else groups are told by workers."""
+
+
 @dataclass(frozen=True)
 class RankLayout:
     """The ranks of all workers: those of the first one first.
@@ -34,7 +38,7 @@ class RankLayout:
         """That of a plan's live workers.
 
         Raises:
-            InvalidInputError: a worker's stages are of unlike degrees, or workers that sum the same gradients are.
+            InvalidInputError: a worker's stages are of unlike degrees.
         """
         for worker in program.workers:
             degrees = {stage.tensor_parallel for stage in program.plan.stages_of(worker)}
@@ -44,16 +48,7 @@ class RankLayout:
                     where="the plan",
                     fix="plan with one --tensor-parallel for all stages",
                 )
-        layout = cls(tuple(map(program.plan.gpus_of, program.workers)))
-        for number, worker in enumerate(program.workers):
-            for group in program.reduction(number).groups:
-                if {layout.degrees[other] for other in group} != {layout.degrees[number]}:
-                    raise InvalidInputError(
-                        f"worker {worker.name} sums gradients with workers of another tensor-parallel degree",
-                        where="the plan",
-                        fix="plan with one --tensor-parallel for all stages",
-                    )
-        return layout
+        return cls(tuple(map(program.plan.gpus_of, program.workers)))
 
     @classmethod
     def of_seats(cls, seats: Sequence[RankAssignment]) -> "RankLayout":
@@ -96,7 +91,7 @@ class RankLayout:
         return frozenset(found.union(*(self.targets_of(rank, other) for other in workers)))
 
     def group_of(self, rank: int, workers: Sequence[int]) -> tuple[int, ...]:
-        """The ranks that hold the same slices as a rank, of workers that sum something."""
+        """The ranks that hold the same slices as a rank, of workers of one degree that sum something."""
         share = self.seats[rank][1]
         return tuple(self.ranks_of(worker)[share] for worker in workers)
 
@@ -134,7 +129,6 @@ class GroupedTransport:
 
     def __init__(self, inner: Transport, layout: RankLayout, rank: int) -> None:
         self._inner, self._layout, self._rank = inner, layout, rank
-        self._everyone = tuple(range(layout.size))
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """As the inner transport, from that rank of a worker which sends to this one."""
@@ -155,11 +149,11 @@ class GroupedTransport:
             self._inner.deliver(tag, target, tensor)
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """Sum over the ranks of these workers that hold the same slices; over all ranks where the group names all."""
+        """Sum over the ranks of these workers that hold the same slices, or over `Ranks`."""
         self._inner.all_reduce(self._ranks(group), tensor)
 
     def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """As the inner transport, over the ranks that hold the same slices."""
+        """As the inner transport, over the ranks that hold the same slices, or over `Ranks`."""
         self._inner.begin_sum(self._ranks(group), tensor)
 
     def end_sums(self) -> None:
@@ -179,8 +173,7 @@ class GroupedTransport:
         self._inner.close()
 
     def _ranks(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        # There are more ranks than workers, so no group of workers is as long.
-        return group if group == self._everyone else self._layout.group_of(self._rank, group)
+        return group if isinstance(group, Ranks) else self._layout.group_of(self._rank, group)
 
 
 def points_of(seats: Sequence[RankAssignment]) -> list[MeetingPoint]:

@@ -1,7 +1,7 @@
 """What an iteration knows of the rank that runs it, and how it times what that runs."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,11 +10,23 @@ import torch
 
 from ...schemas.plan import Layers, Plan, Worker
 from ...schemas.timeline import Span
-from ..program import Compute, Instruction, Message, Pair, Program, Receive, computed_in, posting_order
+from ..program import (
+    Compute,
+    GradientBucket,
+    Instruction,
+    Message,
+    Pair,
+    Program,
+    Receive,
+    TiedBucket,
+    computed_in,
+    posting_order,
+)
 from ..simulator import name_of_operation, share_of
 from .gathering import Gathering
 from .held_stage import HeldStage
-from .layout import RankLayout
+from .layout import RankLayout, Ranks
+from .slice_sums import SlicedVector, SliceSums
 from .transport import Tags, Transfers, Transport
 from .trees import Tree, floating, message_like, own_tensors
 
@@ -66,6 +78,7 @@ class Rank:
         share: which of its worker's ranks it is; rank 0 tells what all of them know.
         layout: of all ranks, where workers are several; `number` and those in messages are workers' then.
         gathering: of parameters after a step, where the optimizer is sharded and `Iteration.run` steps.
+        sums: how its gradients are summed where workers are several ranks.
     """
 
     program: Program
@@ -88,6 +101,7 @@ class Rank:
     share: int = 0
     layout: RankLayout | None = None
     gathering: Gathering | None = None
+    sums: SliceSums | None = None
 
     @property
     def plan(self) -> Plan:
@@ -107,7 +121,15 @@ class Rank:
     @property
     def everyone(self) -> tuple[int, ...]:
         """The group of all ranks."""
-        return tuple(range(len(self.program.workers) if self.layout is None else self.layout.size))
+        return Ranks(range(len(self.program.workers) if self.layout is None else self.layout.size))
+
+    def sliced(self, part: GradientBucket) -> Sequence[SlicedVector] | None:
+        """How each view of a part's gradients is summed; None where it is summed as it is."""
+        return None if self.sums is None else self.sums.of_layers(part.layers, part.ranks)
+
+    def sliced_tie(self, tie: TiedBucket) -> Sequence[SlicedVector] | None:
+        """The same of what layers share."""
+        return None if self.sums is None else self.sums.of_tie(tie.layers, tie.ranks)
 
     @cached_property
     def fetched(self) -> tuple[Receive, ...]:

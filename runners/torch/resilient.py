@@ -41,7 +41,7 @@ from torch import nn
 
 from ...schemas.documents import type_adapter
 from ...schemas.errors import RuntimeFailedError
-from ...schemas.plan import Layers, Plan, Worker
+from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import Examined, Measured
 from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
@@ -123,8 +123,8 @@ from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resume import SumTaker
 from .saving import load_saved, publish_whole, save_part
-from .task import Task, process_name
-from .team import Team
+from .task import Task
+from .team import Team, takes_all
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 from .trees import Tree, on_tensors
@@ -392,7 +392,7 @@ class ResilientWorker:
         self._interruption = Interruption(task.name)
         self._superseded: Future[None] = Future()  # the running epoch
         others = [share for share in range(task.degree) if share != task.share]
-        self._activity = Activity(tuple(process_name(task.name, share) for share in others))
+        self._activity = Activity(tuple(rank_name(task.name, share, task.degree) for share in others))
         self._watch = ActivityTimer(self._activity, self._interruption, task.name)
         self._closing: list[Future[None]] = []
         self._injection = Injection(())
@@ -687,15 +687,15 @@ class ResilientWorker:
         self._activity.stay = before
 
     @contextmanager
-    def _in_step(self) -> Iterator[None]:
-        """Something fails inside: the other ranks of this worker stop where this one does."""
+    def _in_step(self, go_on_alone: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Where something fails inside, the other ranks of this worker stop at the same place."""
         team = self._plane.team if self._plane is not None else None
         try:
             yield
         except RuntimeFailedError:
             if team is not None:
                 self._activity.wait_for_team()
-                if not team.stop():
+                if not team.stop(go_on_alone):
                     self._drop_progress()
             raise
 
@@ -766,7 +766,7 @@ class ResilientWorker:
         is_noted = is_rest or self._task.log_memory_bytes != 0
         progress = self._progress_of(number) if is_noted else None
         iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)
-        with self._in_step():
+        with self._in_step(partial(iteration.go_on_alone, takes_all)):
             iteration.reduce()
         self._activity.be("computing", "vote")
         (losses, stages), squares = losses_of(iteration), self._held.squared_norms(self._by_plan.first_held)

@@ -11,6 +11,7 @@ Its data are chosen by (iteration, global micro-batch) and never by rank (data/)
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
-from .layout import GroupedTransport, RankLayout
+from .layout import GroupedTransport, RankLayout, Ranks
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .optimizers import shards_optimizer
 from .plane import delegated_peers, stall_limit_s
@@ -51,6 +52,7 @@ from .rank_group import RankGroup
 from .recut import State, recut
 from .refusals import Refusals
 from .schedules import Schedule
+from .slice_sums import SliceSums
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
@@ -157,7 +159,7 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._layout = layout if layout.size > len(program.workers) else None
-        self._everyone = tuple(range(layout.size))
+        self._everyone = Ranks(range(layout.size))
         self._store = environment_store() if store is None else store
         name = self.worker.name if self._layout is None else f"{self.worker.name}, its rank {self.share},"
         self._refusals = Refusals(self._store, self.rank, layout.size, name)
@@ -193,10 +195,13 @@ class PlanRunner:
                 further=further,
                 share=self.share,
                 is_sharded=is_sharded,
+                degree=self._group.degree,
+                cuts=self._cuts,
             )
             blocks = self._held.blocks
             reduction = program.reduction(self._number)
             self._gathering = None if blocks is None else Gathering.dealt(blocks, self._number, reduction)
+            self._sums = None if self._layout is None else SliceSums(self._layout, self.rank, self._held.gradients)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
         self._delegates: Delegates | None = None
         self._delegated = delegated_peers(transport, program, self._number)
@@ -362,9 +367,9 @@ class PlanRunner:
         if self._gathering is not None:
             every = (peers_of(self._program.reduction(number)) for number in range(len(self._program.workers)))
             pairs |= {pair for one in every for workers in one.values() for pair in permutations(workers, 2)}
-        if self._layout is not None:
+        if self._layout is not None and self._sums is not None:
             own = self._layout.ranks_of(self._number)
-            groups = {self._layout.group_of(self.rank, group) for group in groups} | {own}
+            groups = self._sums.groups(self._program.reduction(self._number)) | {own}
             peers = self._layout.partners_of(self.rank, sorted(peers))
             pairs = self._layout.channels(pairs)
         groups.add(self._everyone)
@@ -444,6 +449,7 @@ class PlanRunner:
             share=self.share,
             layout=self._layout,
             gathering=self._gathering,
+            sums=self._sums,
         )
 
     def now_s(self) -> float:
@@ -452,7 +458,7 @@ class PlanRunner:
 
 
 def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
-    """Raise InvalidInputError unless every template's stages cover the model."""
+    """Raise InvalidInputError unless every template's stages cover the model, whose parameters are plain tensors."""
     for number, template in enumerate(plan.templates):
         needed = template.stages[-1].layers[1]
         if len(layers) != needed:
@@ -461,6 +467,24 @@ def check_model(plan: Plan, layers: Sequence[nn.Module]) -> None:
                 where=f"/templates/{number}/stages",
                 fix="plan from a profile of this model",
             )
+    _refuse_distributed(layers)
+
+
+def _refuse_distributed(layers: Sequence[nn.Module]) -> None:
+    """Raise InvalidInputError for a layer with DTensors: their sums would wait for ranks that have died."""
+    known = sys.modules.get("torch.distributed.tensor")  # whoever has made one has loaded it
+    if known is None:
+        return
+    for number, layer in enumerate(layers):
+        for name, parameter in layer.named_parameters():
+            if isinstance(parameter, known.DTensor):
+                raise InvalidInputError(
+                    f"its {name} is a DTensor, whose sums with other ranks are not rtk's: no rank of them survives "
+                    "another's death",
+                    where=f"layer {number}",
+                    fix="give whole layers, without parallelize_module or distribute_tensor, and say how several GPUs "
+                    'share them: tensor_parallel={name: "colwise", "rowwise" or "vocabulary"}',
+                )
 
 
 def check_cuts(plan: Plan, layers: Sequence[nn.Module], cuts: LayerCuts | None) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...schemas.checkpoint import HuggingFaceNames
-from ...schemas.plan import Layers, Plan, Worker
+from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import LayerCuts
 from ..program import Sending
 from ..training import SharedBuffers
@@ -87,13 +87,8 @@ class Task:
     @property
     def process(self) -> str:
         """This process for people: `k/i`, or of several ranks `k/i:r`."""
-        return self.name if self.degree == 1 else process_name(self.name, self.share)
+        return rank_name(self.name, self.share, self.degree)
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""
         return next(worker for worker in self.plan.workers if worker.name == self.name)
-
-
-def process_name(worker: str, share: int) -> str:
-    """What a process of a worker of several ranks is called."""
-    return f"{worker}:{share}"

@@ -9,6 +9,7 @@ Only where one of them dies or leaves the epoch does a sum break in the midst of
 gradients is of no use, but the worker is lost in any case, and the others are orphans.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
@@ -69,16 +70,20 @@ class Team:
             raise TeamLostError("the ranks of this worker have stopped here")
         self._place = "summing" if isinstance(instruction, AllReduce) else "inside"
 
-    def stop(self) -> bool:
+    def stop(self, go_on_alone: Callable[[], None] = lambda: None) -> bool:
         """What this rank was at has failed: let the others stop where it would have begun something with them.
 
         It waits until they have come there, or have left the epoch.
+
+        Args:
+            go_on_alone: does what comes before that, and needs nobody.
 
         Returns:
             Whether what they have of the iteration is worth something; not where an operation broke in its midst.
         """
         place, self._place = self._place, "stopped"
         if place == "between":
+            go_on_alone()
             with suppress(TeamLostError):  # they have left, or are gone: nobody waits for this one
                 self._all_go_on(False)
         return place != "inside"

@@ -339,13 +339,92 @@ def test_what_cannot_be_shared_is_refused_before_anybody_connects() -> None:
         PlanRunner(two, model(), language_model_loss, _adam, rank=0, world_size=2, cuts=CUTS)
 
 
-def test_workers_that_sum_must_be_alike() -> None:
-    """Stages on one worker are of one degree; so are workers that hold the same layers."""
-    several = plan(2, dp=1)
-    first, second = several.templates[0].stages
-    unlike = replace(several.templates[0], name="other", stages=(replace(first, tensor_parallel=1), second))
-    mixed = plan(2)
-    pipelines = (mixed.pipelines[0], replace(mixed.pipelines[1], template="other"))
-    broken = replace(mixed, templates=(*mixed.templates, unlike), pipelines=pipelines)
-    with pytest.raises(InvalidInputError, match="worker 0/0 sums gradients with workers of another tensor-parallel"):
-        RankLayout.of(lower(broken))
+def lowered(asked: Plan, degrees: Sequence[int]) -> Plan:
+    """The same plan with each pipeline's workers as so many ranks, which last as long."""
+    (template,) = asked.templates
+    templates = {
+        degree: replace(
+            template,
+            name=f"of {degree}",
+            stages=tuple(replace(stage, tensor_parallel=degree) for stage in template.stages),
+        )
+        for degree in degrees
+    }
+    pipelines = (replace(one, template=f"of {degree}") for one, degree in zip(asked.pipelines, degrees, strict=True))
+    return replace(asked, templates=tuple(templates.values()), pipelines=tuple(pipelines))
+
+
+def joined(states: Sequence[dict[str, torch.Tensor]], names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """The whole of what the ranks of a worker have."""
+    return dict(recut(states, list(names), CUT_BY_NAME, 1, 0))
+
+
+def assert_sums_are_whole(asked: Plan, is_tied: bool) -> None:
+    """The summed gradients of each worker, put together, are those of one process, and equal bit for bit where workers
+    have the same layers."""
+    total = asked.total_microbatches()
+
+    def gradients(runner: PlanRunner) -> dict[str, torch.Tensor]:
+        runner.reduce(batch(0, total))
+        numbers = [number for own in runner.plan.layers_of(runner.worker) for number in range(*own)]
+        return {
+            f"{number}.{name.replace(f'{CUT}.', '')}": one.grad.clone()
+            for number, layer in zip(numbers, runner.stage.layers, strict=True)
+            for name, one in layer.named_parameters()
+            if one.grad is not None
+        }
+
+    layers = model(is_tied)
+    ranks = iter(run_ranks(asked, layers, language_model_loss, _adam, gradients, cuts=CUTS))
+    whole = nn.Sequential(*layers)
+    sum(language_model_loss(whole(inputs), targets) for inputs, targets in batch(0, total)).backward()  # type: ignore[union-attr]
+    wanted = {name: one.grad for name, one in whole.named_parameters(remove_duplicate=False)}
+    first: dict[str, torch.Tensor] = {}
+    for worker in asked.live_workers():
+        states = [next(ranks) for _ in range(asked.gpus_of(worker))]
+        for state in states:
+            for name in state.keys() - CUT_BY_NAME.keys():
+                assert torch.equal(state[name], states[0][name]), name
+        for name, value in joined(states, states[0]).items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-12, atol=1e-14)
+            assert torch.equal(first.setdefault(name, value), value), name
+
+
+@pytest.mark.parametrize(
+    ("degrees", "schedule", "is_tied"),
+    [
+        ((2, 1), "1f1b", True),
+        ((2, 1), "zero-bubble", False),
+        ((4, 2), "1f1b", False),
+        ((4, 2), "zero-bubble", True),
+        ((1, 4, 2), "1f1b", True),
+    ],
+)
+def test_workers_of_unlike_degrees_sum_slice_by_slice(
+    degrees: Sequence[int], schedule: Schedule, is_tied: bool
+) -> None:
+    """Peers of any degrees have the gradients of one process to 1e-12, by F and B as by F, I and W: also of words that
+    no degree divides and that two stages share, and of what is whole, which counts once."""
+    assert_sums_are_whole(lowered(plan(2, dp=len(degrees), schedule=schedule), degrees), is_tied)
+
+
+def test_chunks_of_unlike_degrees_are_summed_early() -> None:
+    """Where a worker has several stages, sums of slices are begun while it still computes."""
+    costs = tuple(LayerCost(1.0, 1.0, 1.0, tensor_parallel=degree) for degree in (1, 2))
+    profile = Profile((Layer(costs, activation_bytes=2, weight_stash_bytes=1),) * LAYERS)
+    placed = plan_pipeline(
+        profile, Shape(2, 2, MICROBATCHES, placement="v", chunks=2, tensor_parallel=2), "zero-bubble"
+    )
+    assert_sums_are_whole(lowered(placed, (2, 1)), is_tied=False)
+    (template,) = placed.templates
+    first, *others = template.stages
+    unlike = replace(template, stages=(replace(first, tensor_parallel=1), *others))
+    with pytest.raises(
+        InvalidInputError, match=r"the stages of worker 0/0 have several tensor-parallel degrees: \[1, 2"
+    ):
+        RankLayout.of(lower(replace(placed, templates=(unlike,))))
+
+
+def test_a_lowered_worker_steps_as_all_others() -> None:
+    """Norms, by which gradients are clipped, count all once where one pipeline has four ranks a worker and one two."""
+    assert_trains_alike(lowered(plan(2, dp=2), (4, 2)), clip_norm=0.5)

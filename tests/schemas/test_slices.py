@@ -3,16 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtk.schemas.slices import SlicePiece, TensorCut, pieces_for
+from rtk.schemas.slices import SlicePiece, TensorCut, pieces_for, place_of, shared_slices
 
 DEGREES = st.integers(1, 8)
 
 
 @st.composite
 def cuts(draw: st.DrawFn) -> TensorCut:
-    """A cut of any size, whether or not a degree divides it."""
+    """A cut of any size, whether or not a degree divides it, and of heads that many ranks repeat."""
     parts = draw(st.integers(1, 3))
-    return TensorCut(draw(st.integers(0, 2)), parts * draw(st.integers(1, 40)), parts)
+    size, most = parts * draw(st.integers(1, 40)), draw(st.none() | st.integers(1, 4))
+    return TensorCut(draw(st.integers(0, 2)), size, parts, most)
 
 
 def held(cut: TensorCut, degree: int, rank: int) -> list[int]:
@@ -22,10 +23,32 @@ def held(cut: TensorCut, degree: int, rank: int) -> list[int]:
 
 @given(cuts(), DEGREES)
 def test_every_index_is_held_once(cut: TensorCut, degree: int) -> None:
-    """The ranks of a group hold the whole tensor together and nothing twice, and none holds more than its width."""
+    """The ranks of a group hold the whole tensor together, nothing twice but what neighbours repeat, and none holds
+    more than its width."""
     found = [held(cut, degree, rank) for rank in range(degree)]
-    assert sorted(index for own in found for index in own) == list(range(cut.size))
+    assert sorted(index for own in found[:: cut.copies(degree)] for index in own) == list(range(cut.size))
+    assert all(own == found[rank - rank % cut.copies(degree)] for rank, own in enumerate(found))
     assert max(map(len, found)) == cut.parts * cut.width(degree)
+
+
+@given(cuts(), st.lists(DEGREES, min_size=1, max_size=3))
+def test_groups_of_any_degrees_have_slices_in_common(cut: TensorCut, degrees: list[int]) -> None:
+    """The slices that several groups share are the whole, once, and each is held by all who are said to, and no others,
+    where they are said to."""
+    slices, end = shared_slices(cut, degrees), 0
+    seats = [(group, rank) for group, degree in enumerate(degrees) for rank in range(degree)]
+    for one in slices:
+        first, stop = one.span
+        assert first == end < stop
+        end = stop
+        for group, rank in seats:
+            own = held(cut, degrees[group], rank)
+            assert ((group, rank) in one.holders) == (first in own)
+            if first in own:
+                place = place_of(cut, degrees[group], rank, first)
+                assert own[place : place + stop - first] == list(range(first, stop))
+        assert {group for group, _ in one.holders} == set(range(len(degrees)))
+    assert end == cut.size
 
 
 @given(cuts(), DEGREES, DEGREES)
