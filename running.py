@@ -212,7 +212,7 @@ def work(
     Args:
         plan: that the job begins with.
         training: what to train.
-        name: `k/i`.
+        name: `k/i`, or `k/i:r` where a worker is on several GPUs.
         addresses: of the coordinator, and of standbys.
         secret: the job's.
         patience_s: how long to look for a lost coordinator, in s.
@@ -285,7 +285,7 @@ def supervise(
         plan: valid.
         training: what is trained.
         how: how the job is led.
-        name: of this rank's worker.
+        name: of this rank's worker, or of its process, of several of a worker.
         addresses: of the job's coordinator; none: rank 0 is it.
         secret: the job's, where all ranks have been given it.
         options: of the worker's command line, beside those of the training.

@@ -17,8 +17,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args, runtime_checkable
 
 from .runners.program import Sending
+from .runners.ranks import degree_of
 from .runners.training import EVAL_EVERY, PRECISION_OF, Precision, SharedBuffers, TrainingConfig, sizes_of
 from .schemas.errors import InvalidInputError, RtkError
+from .schemas.plan import rank_of, worker_of
 from .schemas.profile import DataType, ModelForm, form_of
 from .schemas.text import with_article
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .profilers.measuring import Measuring
+    from .profilers.models.joint import ModelCuts
     from .profilers.models.model import Model
     from .profilers.models.sharding import TensorParallelPlan
     from .runners.log_writers import LogWriter
@@ -173,7 +176,7 @@ class Training:
         seed: of all randomness.
         buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
         tensor_parallel: how several GPUs share a layer's matrices, {name: "colwise" | "rowwise" | "vocabulary"}: for
-            `rtk profile --tp` and `runner`; None: the model's own, where it says so.
+            plans of several GPUs a worker, and `rtk profile --tp`; None: the model's own, where it says so.
 
     Raises:
         InvalidInputError: an argument cannot be what it is.
@@ -368,7 +371,7 @@ class Training:
     ) -> "tuple[PlanRunner, Provider]":
         """What executes a plan in a torchrun script of yours, also one of several GPUs a worker, and gives the data.
 
-        Nothing survives a failure there: `rtk run` does, on one GPU a worker. All else of the training is the same.
+        Nothing survives a failure there, as it does under `rtk run`. All else of the training is the same.
 
         Args:
             plan: or its file.
@@ -380,7 +383,6 @@ class Training:
         Raises:
             InvalidInputError: as of `load_alone` and `PlanRunner`.
         """
-        from .profilers.models.joint import ModelCuts
         from .runners.torch.runner import PlanRunner
         from .schemas.documents import read_document
         from .schemas.plan import Plan
@@ -405,7 +407,7 @@ class Training:
             schedule=self.schedule,
             buffers=self.buffers,
             fill=model.fill,
-            cuts=None if model.tensor_parallel is None else ModelCuts(model.tensor_parallel),
+            cuts=_cuts_of(model),
         )
         return runner, data
 
@@ -442,12 +444,16 @@ class Training:
         Raises:
             InvalidInputError: they do not fit.
         """
-        from .runners.torch.runner import check_model
+        from .runners.torch.runner import check_cuts, check_model
 
-        require_one_gpu(plan)
+        degree = degree_of(plan)
         size, length = sizes_of(plan)
         model, data = self.load_alone(size, length, self.form(plan), plan.total_microbatches(), provider)
         check_model(plan, model.layers)
+        if degree > 1:
+            if model.tensor_parallel is None:
+                raise _nothing_to_cut_by(self.model, degree)
+            check_cuts(plan, model.layers, _cuts_of(model))
         return model, data
 
     def load_alone(
@@ -615,7 +621,7 @@ class Training:
 
         Args:
             plan: valid.
-            name: the worker's, `k/i`.
+            name: the worker's, `k/i`, or of one on several GPUs its rank's, `k/i:r`.
             secret, device, hostname, others, paced, transport, log_memory_bytes: as of `Task`.
 
         Raises:
@@ -628,7 +634,9 @@ class Training:
         data.start()  # there are no sockets yet
         made = [model.layers]
         return Task(
-            name=name,
+            name=worker_of(name),
+            share=rank_of(name),
+            cuts=_cuts_of(model) if degree_of(plan) > 1 else None,
             plan=plan,
             make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
@@ -725,20 +733,28 @@ def _table(given: "TensorParallelPlan | None") -> "TensorParallelPlan | None":
     raise _wrong("tensor_parallel", f"{given!r} is no tensor-parallel plan", ways)
 
 
+def _cuts_of(model: "Model") -> "ModelCuts | None":
+    """How a model's layers are cut; None where nobody has said."""
+    from .profilers.models.joint import ModelCuts
+
+    return None if model.tensor_parallel is None else ModelCuts(model.tensor_parallel)
+
+
+def _nothing_to_cut_by(model: Any, degree: int) -> InvalidInputError:
+    """The refusal of a plan of several GPUs a worker for a model of which nobody says how it is shared by them."""
+    is_named = isinstance(model, NamedModel)
+    table = 'tensor_parallel = {name: "colwise", "rowwise" or "vocabulary"}'
+    return InvalidInputError(
+        f"a worker of the plan is {degree} GPUs, and nothing says how they share the model's layers",
+        where=f"--model {model.name}" if isinstance(model, NamedModel) else "Training(tensor_parallel=…)",
+        fix=f"write {table} into the model's file, or plan with --tensor-parallel 1"
+        if is_named
+        else f"give {table.replace(' = ', '=')}, or plan with --tensor-parallel 1",
+    )
+
+
 def _wrong(name: str, what: str, fix: str) -> InvalidInputError:
     return InvalidInputError(what, where=f"Training({name}=…)", fix=fix)
-
-
-def require_one_gpu(plan: "Plan") -> None:
-    """Raise InvalidInputError unless every stage of a plan is on one GPU, as a worker is."""
-    for t, template in enumerate(plan.templates):
-        for i, stage in enumerate(template.stages):
-            if stage.tensor_parallel > 1:
-                raise InvalidInputError(
-                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs; a worker computes on one",
-                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
-                    fix="plan with --tensor-parallel 1; PlanRunner in a torchrun script runs others (docs/library.md)",
-                )
 
 
 # A script that holds a training.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..runners.ranks import counted_processes, degree_of, processes_of
 from ..runners.training import SECRET, sizes_of
 from ..running import controller_of, logs_of
 from ..schemas.errors import InvalidInputError, remark
@@ -62,10 +63,13 @@ def command(
     def is_ready(server: "Server") -> None:
         model = read.planner.options.get("model") or "MODEL"
         option = f" --secret-file {secret_file}" if secret_file else ""
-        workers = counted(len(read.live_workers()), "worker")
         remark(f"coordinating at {server.address}")
-        remark(f"waiting for {workers}; start each, on any machine, with --worker k/i:")
-        first = read.live_workers()[0].name
+        if degree_of(read) == 1:
+            workers, kind = counted(len(read.live_workers()), "worker"), "k/i"
+        else:
+            workers, kind = f"{len(read.live_ranks())} processes, {counted_processes(read)}", "k/i:r"
+        remark(f"waiting for {workers}; start each, on any machine, with --worker {kind}:")
+        first = processes_of(read)[0]
         trained = f"--script {script}" if script else f"--model {model}"
         remark(f"  rtk run {plan} {trained} --coordinator {server.address}{option} --worker {first}")
 

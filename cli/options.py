@@ -660,6 +660,13 @@ class LeadOptions(AnswerOptions):
         ),
         Writes("JSON lines", files=json_files),
     ] = None
+    tp_across: Annotated[
+        bool,
+        typer.Option(
+            "--tp-across/--no-tp-across",
+            help="Take workers whose GPUs are on several machines; each layer's sums then go over the network.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runners.processes import arguments_of
+from ..runners.ranks import name_of_rank, processes_of
 from ..runners.training import (
     COORDINATOR,
     SECRET,
@@ -14,7 +15,6 @@ from ..runners.training import (
     TrainingConfig,
     first_beyond,
     is_script_name,
-    name_of_rank,
     training_of,
 )
 from ..running import local_job, logs_of, supervise, work
@@ -44,7 +44,13 @@ def command(
         ),
     ] = None,
     worker: Annotated[
-        str | None, typer.Option("--worker", envvar="RTK_WORKER", help="Be this worker, k/i; else the RANK-th.")
+        str | None,
+        typer.Option(
+            "--worker",
+            envvar="RTK_WORKER",
+            help="Be this worker, k/i, or where a worker is on several GPUs the process of its GPU r, k/i:r; else the "
+            "RANK-th of all.",
+        ),
     ] = None,
     interface: Annotated[
         list[str] | None,
@@ -66,10 +72,11 @@ def command(
 ) -> None:
     """Execute a plan on real processes.
 
-    Started plainly: a coordinator in this process, and one worker process per live worker on this machine; a job that
-    is saved to start again (--mitigate S4) does so once, with new processes. With --coordinator: one worker, whose
-    coordinator leads the job and alone decides on iterations, checkpoints and faults. Under torchrun: a supervisor,
-    which starts a worker, and another one when that dies; without --coordinator, rank 0's leads the job.
+    Started plainly: a coordinator in this process, and one worker process per live worker on this machine, or one per
+    GPU of each where the plan has workers on several; a job that is saved to start again (--mitigate S4) does so once,
+    with new processes. With --coordinator: one worker, whose coordinator leads the job and alone decides on iterations,
+    checkpoints and faults. Under torchrun: a supervisor, which starts a worker, and another one when that dies; without
+    --coordinator, rank 0's leads the job.
 
     Data are chosen by iteration and micro-batch and never by rank. With --json, one JSON line an event.
     """
@@ -112,7 +119,7 @@ def command(
             )
         name = name_of_rank(read, worker)
         given = secret_of(secret_file) if secret_file or os.environ.get(SECRET) else None
-        if name != read.live_workers()[0].name:
+        if name != processes_of(read)[0]:
             sys.exit(supervise(read, training, how, name, secret=given, options=options))
         logs = logs_of(training.script)
         with saying_how_to_go_on(how.checkpoint), _report(read, training, how, None, common, logs) as report:

@@ -1,7 +1,6 @@
 """What a job of real processes is asked to be: what is trained, and how the job is led."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from ..schemas.profile import AS_USUAL, DataType, ModelForm, form_of
 from ..schemas.quantities import DURATION, parse_number
 from .processes import arguments_of
 from .program import Sending
+from .ranks import degree_of
 
 # What a worker finds in its environment: the addresses of coordinators, the job's secret, and its first iteration.
 COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
@@ -261,9 +261,11 @@ def training_of(plan: Plan, asked: TrainingConfig, iterations: int | None = None
         iterations: of the job; None: its coordinator knows.
 
     Raises:
-        InvalidInputError: the plan's options ask for a form that there is not, or options do not go together.
+        InvalidInputError: the plan's options ask for a form that there is not, or options do not go together, or its
+            stages are on unlike numbers of GPUs.
     """
     size, length = sizes_of(plan)
+    degree_of(plan)  # refused before anything is loaded
     training = replace(
         asked,
         data=tuple(asked.data or ()),
@@ -306,7 +308,8 @@ class JobConfig:
 
     `policy` is the name of one that a running job obeys; None: Oobleck's where it has made the plan, else jointly.
     `checkpoint_every` is a duration with its unit, such as `10min`, or a number of iterations; 0: only at the end.
-    Names that end in `_s` are in s, `host_memory` is in bytes.
+    Names that end in `_s` are in s, `host_memory` is in bytes. `tp_across` lets the GPUs of a worker be on several
+    machines.
     """
 
     iterations: int = 10
@@ -324,6 +327,7 @@ class JobConfig:
     timeline: str | None = None
     metrics: str | None = None
     log_to: Sequence[str] | None = None
+    tp_across: bool = False
 
 
 def checkpoints_due(every: int | str) -> tuple[int, float | None]:
@@ -342,26 +346,3 @@ def first_beyond(usual: JobConfig, how: JobConfig) -> str | None:
     """The first option by which a job would be led otherwise than usual."""
     unlike = (name for name, value in vars(how).items() if value != getattr(usual, name))
     return next(("--" + name.removesuffix("_s").replace("_", "-") for name in unlike), None)
-
-
-def name_of_rank(plan: Plan, worker: str | None) -> str:
-    """The name of this worker: as given, else that of the plan's live worker number RANK, or SLURM_PROCID.
-
-    Raises:
-        InvalidInputError: there is neither, or the plan has no such worker.
-    """
-    names = [one.name for one in plan.workers]
-    if worker is not None:
-        if worker not in names:
-            raise InvalidInputError(f"the plan has no worker {worker}", where="--worker", fix="name one as k/i")
-        return worker
-    live, rank = plan.live_workers(), os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
-    if rank is None or not rank.isdecimal() or int(rank) >= len(live):
-        raise InvalidInputError(
-            f"this is process {rank} of a job, the plan has {len(live)} live workers"
-            if rank
-            else "nothing says which worker this is",
-            where="RANK",
-            fix=f"give --worker k/i, or start {len(live)} workers with torchrun",
-        )
-    return live[int(rank)].name

@@ -201,6 +201,8 @@ KEYS = (
            _at("--heartbeat-limit", *_STORIES), only=_LEADING),
     JobKey("training", "stall_limit", _NUMBER, '"10s"', "Time without a commit after which workers are asked why.",
            _at("--stall-limit", *_LED), only=_LEADING),
+    JobKey("training", "tp_across", _FLAG, "true", "Workers' GPUs may be on several machines.",
+           _at("--tp-across", *_LED), only=_LEADING),
     JobKey("training", "timeline", _TEXT, '"timeline.json"', "Write the measured timeline here.",
            _at("--timeline", *_LED), is_path=True, only=_LEADING),
     JobKey("training", "metrics", _TEXT, '"metrics.jsonl"', "Append what happens to this JSON-lines file.",

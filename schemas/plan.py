@@ -215,6 +215,27 @@ def name_of(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
+def rank_name(worker: str, rank: int, ranks: int) -> str:
+    """What a process is called: as its worker `k/i`, or of one of several ranks `k/i:r`.
+
+    Args:
+        worker: the name of its worker.
+        rank: which of the worker's ranks it is.
+        ranks: how many there are.
+    """
+    return worker if ranks == 1 else f"{worker}:{rank}"
+
+
+def worker_of(process: str) -> str:
+    """The name `k/i` of the worker of which a process (`rank_name`) is a rank."""
+    return process.partition(":")[0]
+
+
+def rank_of(process: str) -> int:
+    """Which rank of its worker a process (`rank_name`) is."""
+    return int(process.partition(":")[2] or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Planner:
     """Who made the plan: a planner's name, version, options and seed."""
@@ -372,6 +393,10 @@ class Plan(Displayed):
     @cached_property
     def _live_workers(self) -> tuple[Worker, ...]:
         return tuple(worker for worker in self.workers if not worker.failed)
+
+    def live_ranks(self) -> tuple[tuple[Worker, int], ...]:
+        """The processes of a run, in order: each live worker's ranks, from its first one on."""
+        return tuple((worker, rank) for worker in self.live_workers() for rank in range(self.gpus_of(worker)))
 
     def hop_delay_s(self, origin: int, link: int, sender: Worker, receiver: Worker) -> float:
         """Seconds that a message of a micro-batch of pipeline `origin` takes over link `link`, between two workers.

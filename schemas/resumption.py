@@ -7,7 +7,7 @@ of what layer b - 1 gives.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -122,6 +122,15 @@ class Standing:
         """All ranges of layers that it holds."""
         return () if self.layers is None else (self.layers, *(self.further or ()))
 
+    def covers(self, other: "Standing") -> bool:
+        """Whether this is the other one, of the same worker, and maybe some messages more."""
+        return replace(self, messages=other.messages) == other and self.message_keys >= other.message_keys
+
+    @property
+    def message_keys(self) -> set[MessageKey]:
+        """The messages that it keeps, one by one."""
+        return {(one.kind, one.boundary, number) for one in self.messages for number in one.microbatches}
+
     def stashed(self, stash: Stash) -> Layers:
         """The layers in which micro-batches of a stash of it are under way."""
         return stash.layers or self.layers or (0, 0)
@@ -136,6 +145,18 @@ def nothing_of(worker: str, holds: Sequence[Layers] | None) -> Standing:
     """
     first, *further = holds or (None,)
     return Standing(worker, first, further=tuple(one for one in further if one) or None)
+
+
+def common_standing(told: Sequence[Standing]) -> Standing:
+    """What all ranks of a worker have of an iteration, of the standings that they tell.
+
+    They stop at the same instruction, but one may have had a message by then that another was still to receive; where
+    they are unlike in anything else there is nothing that all have.
+    """
+    first = told[0]
+    if any(replace(one, messages=first.messages) != first for one in told):
+        return nothing_of(first.worker, first.holds or None)
+    return replace(first, messages=held_messages(set.intersection(*(one.message_keys for one in told))))
 
 
 def layer_runs(layers: Iterable[int]) -> tuple[Layers, ...]:

@@ -12,11 +12,12 @@ from .documents import pointer, to_tree, type_adapter, unique_keys
 from .errors import InvalidInputError
 from .fields import STRICT, Factor, Index, Name, Seconds
 from .files import read_bytes, source_of
-from .plan import Place, Plan, name_of, place_of
+from .plan import Place, Plan, name_of, place_of, rank_name
 
 # `end`: nothing happens; so long the trace goes on.
 EventKind = Literal["fail", "stop", "join", "slow_compute", "slow_link", "recover", "end"]
 DEADLY = ("fail", "stop")
+Gone = dict[tuple[str, int], "TraceEvent | None"]  # ranks of workers that are lost, and by what; None: from the start
 
 _WORKER = re.compile(r"\d+/\d+")
 _LINK = re.compile(r"\d+/\d+-\d+/\d+")
@@ -27,7 +28,8 @@ class TraceEvent:
     """One event: when (`time_s` or `iteration`), what, to whom (`node`, `worker` k/i or `link` k/i-k/j), how much.
 
     A `node` with a `peer` is the link between two nodes, or the paths inside of one that is its own peer; with a `gpu`
-    it is one of the node's GPUs, counted from 0, while the node itself goes on.
+    it is one of the node's GPUs, counted from 0, while the node itself goes on. A `worker` with a `gpu` is that rank of
+    a worker of several.
     """
 
     kind: EventKind
@@ -209,8 +211,14 @@ def _check_place(event: TraceEvent, where: str) -> None:
 
 
 def _check_gpu(event: TraceEvent, where: str) -> None:
+    if event.worker is not None:
+        return
     if event.node is None or event.peer is not None:
-        raise InvalidInputError("a GPU without its node", where=where, fix="name the node that it is in")
+        raise InvalidInputError(
+            "a GPU without its node",
+            where=where,
+            fix="name the node that it is in, or the worker of which it is a rank",
+        )
     if event.kind in ("slow_compute", "slow_link"):
         raise InvalidInputError(
             f"{event.kind} happens to no single GPU",
@@ -253,12 +261,15 @@ def check_trace(plan: Plan, trace: Trace) -> None:
         InvalidInputError: an event names nobody that the plan has, or happens to one who is dead, or the like; `where`
             is `/events/N`, counted from 0.
     """
-    gone: dict[str, TraceEvent | None] = {worker.name: None for worker in plan.workers if worker.failed}
+    ranks = {worker.name: plan.gpus_of(worker) for worker in plan.workers}
+    dead = (worker.name for worker in plan.workers if worker.failed)
+    gone: Gone = {(name, rank): None for name in dead for rank in range(ranks[name])}
     for number, event in enumerate(trace.events):
         where = f"/events/{number}"
         _check_place_in(plan, event, where)
         if event.worker is not None:
-            _check_life(event, gone, where)
+            _check_rank(event, ranks[event.worker], where)
+            _check_life(event, ranks[event.worker], gone, where)
 
 
 def _check_place_in(plan: Plan, event: TraceEvent, where: str) -> None:
@@ -297,28 +308,46 @@ def _may_exchange(plan: Plan, one: Place, other: Place) -> bool:
     return one != other and (one[1] == other[1] or are_linked)
 
 
-def _check_life(event: TraceEvent, gone: dict[str, TraceEvent | None], where: str) -> None:
-    """The worker lives, or is gone, as the event needs it; `gone` says by what, and is kept."""
-    name = event.worker
-    assert name is not None
-    by = gone.get(name)
-    is_stopped = by is not None and by.kind == "stop"
-    if event.kind == "join" and name not in gone:
+def _check_rank(event: TraceEvent, ranks: int, where: str) -> None:
+    """The worker has such a rank."""
+    if event.gpu is not None and event.gpu >= ranks:
+        raise InvalidInputError(
+            f"worker {event.worker} is on {ranks} GPUs, from 0 on"
+            if ranks > 1
+            else f"worker {event.worker} is on one GPU",
+            where=f"{where}/gpu",
+            fix=f"take one from 0 to {ranks - 1}" if ranks > 1 else "leave gpu out",
+        )
+
+
+def _check_life(event: TraceEvent, ranks: int, gone: Gone, where: str) -> None:
+    """Whom it happens to lives, or is gone, as the event needs it; `gone` says by what, and is kept."""
+    assert event.worker is not None
+    everyone = [(event.worker, rank) for rank in (range(ranks) if event.gpu is None else (event.gpu,))]
+    name = rank_name(event.worker, event.gpu or 0, 1 if event.gpu is None else ranks)
+    lost = [one for one in everyone if one in gone]
+    stopped = [one for one in lost if (by := gone[one]) is not None and by.kind == "stop"]
+    returns = event.kind == "join" or (event.kind == "recover" and bool(stopped))
+    concerned = (lost if event.kind == "join" else stopped) if returns else [one for one in everyone if one not in gone]
+    if event.kind == "join" and not lost:
         raise InvalidInputError(
             f"worker {name} lives, nobody can join in its place", where=where, fix="let it fail or stop earlier"
         )
-    if event.kind != "join" and name in gone and not (event.kind == "recover" and is_stopped):
+    if not concerned:
         raise InvalidInputError(f"worker {name} is gone by then", where=where, fix="let it join again before")
-    if name in gone and by is not None and event.iteration is not None and event.iteration == by.iteration:
+    stands_by = event.kind == "join" and event.gpu is not None and ranks > 1  # and takes over at once
+    midst = [by for one in concerned if returns and (by := gone[one]) is not None and by.iteration is not None]
+    if not stands_by and any(by.iteration == event.iteration for by in midst):
         raise InvalidInputError(
             f"worker {name} is gone only in the midst of iteration {event.iteration}",
             where=f"{where}/iteration",
             fix="let it come back in a later one",
         )
-    if event.kind in DEADLY:
-        gone[name] = event
-    else:
-        gone.pop(name, None)
+    for one in concerned:
+        if event.kind in DEADLY:
+            gone[one] = event
+        else:
+            gone.pop(one, None)
 
 
 def failing(plan: Plan, failed: Sequence[Place], then: Callable[[Plan], Trace | None]) -> Trace:

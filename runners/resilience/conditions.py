@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any, Literal
 
 from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
+from ...schemas.plan import rank_name
 from ...schemas.protocols import Measured, Monitor
 from ...schemas.timeline import IterationTime, iteration_time_s
 from ..program import RankPair, rank_pair
@@ -340,7 +341,7 @@ class Crowding:
     def arrive(self, hello: Hello) -> None:
         """A worker is there; one that keeps a pace, or does not say which cores it has, crowds nobody."""
         if hello.cores is not None and not hello.job.get("paced"):
-            self._cores[hello.worker] = hello.cores
+            self._cores[rank_name(hello.worker, hello.rank, hello.ranks)] = hello.cores
         self._look()
 
     def note(self, measured: Measured) -> Conditions | None:
@@ -348,7 +349,7 @@ class Crowding:
         return None if self._is_crowded else self._monitor.note(measured)
 
     def forget(self, worker: str) -> None:
-        """As the monitor does."""
+        """As the monitor does; the ranks of a worker of several stay, and wait on their cores."""
         self._cores.pop(worker, None)
         self._look()
         self._monitor.forget(worker)

@@ -20,14 +20,16 @@ from ...schemas.checkpoint import Checkpoint
 from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
-from ...schemas.plan import Plan
+from ...schemas.plan import Plan, rank_name
 from ...schemas.protocols import Hand, JobAdvice, Replanned
+from ...schemas.rank_trace import by_rank, whole_newcomers
 from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
-from ...schemas.trace import Trace, TraceEvent, joins, link_ends, read_valid_trace
+from ...schemas.trace import Trace, TraceEvent, link_ends, read_valid_trace
 from ..checkpoint import find, read_manifest, refuse_partial
 from ..nursery import Nursery
 from ..processes import LED, WorkerProcesses
+from ..ranks import degree_of, processes_of
 from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig, checkpoints_due
 from .conditions import Crowding
 from .events import (
@@ -46,6 +48,7 @@ from .protocol import DataPosition, Hello, Job, Welcome
 from .regrouping import rehearse
 from .rules import CoordinatorRules
 from .server import Finished, Limits, Server, Surroundings
+from .unit_gate import UnitGate
 from .wire import make_secret
 
 if TYPE_CHECKING:
@@ -73,17 +76,21 @@ class JobController:
     Attributes:
         has_begun: whether all workers have come, and training has begun.
         happened: all announcements so far, and when they came, by the clock of `time.perf_counter`.
+        events: of the trace, each with the rank that it happens to where workers have several.
         saved: the last checkpoint, if there is one.
         restarts_at: before which iteration the job is to start again on other workers, once it is saved; None: it goes
             on.
 
     Raises:
-        InvalidInputError: the atlas, the checkpoint or the trace is not for this plan, or remedies not for its policy.
+        InvalidInputError: the atlas, the checkpoint or the trace is not for this plan, or remedies not for its policy,
+            or its stages are on unlike numbers of GPUs.
     """
 
     def __init__(self, plan: Plan, how: JobConfig, advise: Adviser, trace: Trace | None = None) -> None:
+        degree_of(plan)  # refused now or never
         self.plan, self.how = plan, how
         self.trace = _trace(plan, how.inject) if trace is None else trace
+        self.events = () if self.trace is None else by_rank(plan, self.trace).events
         self.job = _job(plan, how, self.trace)
         self._advise, self._advice = advise, advise(plan, how)
         self._spans: list[tuple[str, str, float, float, int]] = []
@@ -94,13 +101,14 @@ class JobController:
         self.saved: str | None = None
         self._is_paced = False
         self._follower = PaceFollower(self._advice.pace, plan)
-        self._missing = {worker.name: None for worker in plan.live_workers()}  # in this order
+        self._missing = dict.fromkeys(processes_of(plan))  # in this order
         self._tells_who_comes = False
         self._crowding: Crowding | None = None
 
     def settings(self) -> dict[str, Any]:
         """What makes it this job, for the header of its log."""
-        return {name: value for name, value in asdict(self.how).items() if name not in OF_A_COORDINATOR}
+        told = {name: value for name, value in asdict(self.how).items() if name not in OF_A_COORDINATOR}
+        return told if self.how.tp_across else {name: value for name, value in told.items() if name != "tp_across"}
 
     def server(
         self,
@@ -144,7 +152,7 @@ class JobController:
             log=lambda line: print(line, file=sys.stderr),
         )
         limits = Limits(heartbeat_s=self.how.heartbeat_limit_s)
-        return Server(rules, journal, secret, surroundings, host=host, port=port, limits=limits)
+        return Server(UnitGate(rules), journal, secret, surroundings, host=host, port=port, limits=limits)
 
     def warm_up(self) -> None:
         """Load what planning needs before the first worker dies."""
@@ -210,7 +218,7 @@ class JobController:
         """
         assert self.restarts_at is not None
         how = replace(self.how, inject=None, resume=self.saved, mitigate=self._advice.mitigate_without_restart)
-        trace = self.trace and events_after(self.trace, self.restarts_at)
+        trace = self.trace and events_after(Trace(self.events), self.restarts_at)
         next_one = JobController(self.plan, how, self._advise, trace)
         next_one._spans, next_one._planned, next_one.happened = self._spans, self._planned, self.happened
         return next_one
@@ -241,13 +249,15 @@ class JobController:
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))
         self._follower.arrive(hello)
-        if self._missing.pop(hello.worker, "") is None and self._tells_who_comes:
+        process = rank_name(hello.worker, hello.rank, hello.ranks)
+        if self._missing.pop(process, "") is None and self._tells_who_comes:
             rest = f"waiting for {listed(self._missing)}" if self._missing else "all are there"
-            remark(f"worker {hello.worker} is there; {rest}")
+            remark(f"worker {process} is there; {rest}")
         if self._crowding is not None:
             self._crowding.arrive(hello)
-        events = tuple(to_tree(event) for event in _events_of(self.trace, hello)) if self.trace else ()
-        wants_spans = self.how.timeline is not None or self._follower.can_follow
+        events = tuple(to_tree(event) for event in _events_of(self.events, hello))
+        # All ranks of a worker compute in step: the first one tells for all.
+        wants_spans = hello.rank == 0 and (self.how.timeline is not None or self._follower.can_follow)
         return Welcome(1.0, 0.0, "", spans=wants_spans, inject=events, data=self.job.data)
 
     def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
@@ -346,11 +356,11 @@ def raise_for(finished: Finished, controller: JobController) -> None:
 
 def events_after(trace: Trace, iteration: int) -> Trace:
     """What a trace holds for workers that are all new from an iteration on, where nothing is slow, broken or dead."""
-    struck: set[str | None] = set()
+    struck: set[tuple[str | None, int | None]] = set()
     kept = []
     for event in trace.events:
         assert event.iteration is not None
-        who = event.worker or event.link
+        who = (event.worker or event.link, event.gpu)
         is_cure = event.kind in ("recover", "join")
         if event.iteration >= iteration and (not is_cure or who in struck):
             struck.add(who)
@@ -369,7 +379,7 @@ def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
         checkpoint=None if how.checkpoint is None else str(Path(how.checkpoint).absolute()),
         checkpoint_every=every,
         checkpoint_every_s=every_s,
-        newcomers=joins(trace) if trace else 0,
+        newcomers=whole_newcomers(plan, trace) if trace else 0,
     )
     return job if how.resume is None else _resumed(job, how.resume)
 
@@ -429,12 +439,12 @@ def _trace(plan: Plan, path: str | None) -> Trace | None:
     return trace
 
 
-def _events_of(trace: Trace, hello: Hello) -> list[TraceEvent]:
-    """The events that a process plays: those of its worker between its own start, or join, and the next join.
+def _events_of(events: Sequence[TraceEvent], hello: Hello) -> list[TraceEvent]:
+    """The events that a process plays: its own between its start, or join, and the next join.
 
     Those of its worker's links are all its own, for they happen to machines, whoever runs there.
     """
-    mine = [event for event in trace.events if event.worker == hello.worker]
+    mine = [event for event in events if event.worker == hello.worker and (event.gpu or 0) == hello.rank]
     starts = [0, *(i + 1 for i, event in enumerate(mine) if event.kind == "join"), len(mine) + 1]
     played: list[TraceEvent] = []
     for first, stop in pairwise(starts):
@@ -445,7 +455,7 @@ def _events_of(trace: Trace, hello: Hello) -> list[TraceEvent]:
     own = {id(event) for event in played}
     return [
         event
-        for event in trace.events
+        for event in events
         if id(event) in own or (event.link is not None and hello.worker in link_ends(event.link))
     ]
 
@@ -506,7 +516,7 @@ class LocalJob:
         controller, secret = self._controller, make_secret()
         server: Server  # it is there before the workers, of whose deaths it is told
         with WorkerProcesses(self._nursery, [plan], lambda name, pid: server.mourn(name, pid)) as workers:
-            remark(f"starting {counted(len(controller.plan.live_workers()), 'worker')} …")
+            remark(f"starting {_counted_workers(controller.plan)} …")
             server = controller.server(secret, _hear(report, controller, workers))
             arguments = ["run", f"/dev/fd/{plan}", *self._arguments]
             # While the nursery loads torch, and not while workers need the cores.
@@ -515,15 +525,20 @@ class LocalJob:
             return _led(server, workers, controller)
 
 
+def _counted_workers(plan: Plan) -> str:
+    """How many workers are started, and how many processes they are, where that is not the same."""
+    workers, processes = len(plan.live_workers()), len(plan.live_ranks())
+    return counted(workers, "worker") + (f", {processes} processes" if processes > workers else "")
+
+
 def _start_workers(
     workers: WorkerProcesses, controller: JobController, arguments: list[str], address: str, secret: bytes
 ) -> None:
-    """All live workers, and those that a trace will have join."""
-    names = [worker.name for worker in controller.plan.live_workers()]
-    events = controller.trace.events if controller.trace else ()
-    newcomers = [(event.worker, event.iteration) for event in events if event.kind == "join"]
+    """All processes of live workers, and those that a trace will have join."""
+    plan = controller.plan
+    names = processes_of(plan)
+    newcomers = [(process_of(plan, one), one.iteration or 0) for one in controller.events if one.kind == "join"]
     for index, (name, not_before) in enumerate([*((name, 0) for name in names), *newcomers]):
-        assert name is not None
         environment = {
             COORDINATOR: address,
             SECRET: secret.decode(),
@@ -535,18 +550,28 @@ def _start_workers(
         workers.start(name, [*arguments, "--worker", name], environment)
 
 
+def process_of(plan: Plan, event: TraceEvent) -> str:
+    """The name of the process that an event of a worker happens to."""
+    assert event.worker is not None
+    worker = next(one for one in plan.workers if one.name == event.worker)
+    return rank_name(event.worker, event.gpu or 0, plan.gpus_of(worker))
+
+
 def _hear(report: Announcements, controller: JobController, workers: WorkerProcesses) -> Announcements:
     """Hand everything that happens to the report, but the end of a job that starts again; a trace's `recover` lets a
     stopped process go on."""
-    events = controller.trace.events if controller.trace else ()
-    recovering = [(event.iteration, event.worker) for event in events if event.kind == "recover"]
+    recovering = [
+        (event.iteration, process_of(controller.plan, event))
+        for event in controller.events
+        if event.kind == "recover" and event.worker is not None
+    ]
 
     def hear(what: Announcement) -> None:
         if not isinstance(what, JobEnded) or not controller.may_go_on:
             report(what)
         if isinstance(what, IterationCommitted):
             for iteration, name in recovering:
-                if iteration == (what.iteration or 0) + 1 and name is not None:
+                if iteration == (what.iteration or 0) + 1:
                     workers.resume(name)
 
     return hear

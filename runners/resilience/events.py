@@ -19,7 +19,7 @@ from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
 from ...schemas.quantities import print_time
 from ...schemas.resumption import Rest, Standing
-from ...schemas.text import counted
+from ...schemas.text import counted, joined
 from ...schemas.timeline import Event as TimelineEvent
 from .protocol import (
     Epoch,
@@ -377,6 +377,60 @@ class WorkerWaiting(WorkerEvent):
     def sentence(self) -> str:
         """Who."""
         return f"worker {self.worker} waits for a place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksOrphaned(WorkerEvent):
+    """Some of a worker's ranks are lost; the others, whose worker it was, wait until there are others in their place.
+
+    Attributes:
+        missing: the ranks that are lost.
+        waiting: the ranks that wait.
+    """
+
+    event = "orphans"
+
+    place: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+    missing: tuple[int, ...]
+    waiting: tuple[int, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Who waits for whom."""
+        verb = "waits" if len(self.waiting) == 1 else "wait"
+        return f"{_ranks(self.waiting)} of worker {self.worker} {verb} for {_ranks(self.missing)}"
+
+    @property
+    def detail(self) -> str:
+        """Which ranks."""
+        return self.sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksReplaced(WorkerEvent):
+    """A worker that had lost some of its ranks is whole again.
+
+    Attributes:
+        ranks: those that other processes have taken.
+        lacking: those that lack the worker's state, as far as they will copy it.
+    """
+
+    event = "replaced"
+
+    place: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+    ranks: tuple[int, ...]
+    lacking: tuple[int, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Which ranks, and who has to copy."""
+        verb = "was" if len(self.ranks) == 1 else "were"
+        return f"{_ranks(self.ranks)} of worker {self.worker} {verb} replaced: the worker is whole again"
+
+    @property
+    def detail(self) -> str:
+        """Which ranks, and who has to copy."""
+        return f"{self.sentence}; {_ranks(self.lacking)} to copy its state" if self.lacking else self.sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -773,6 +827,10 @@ def timeline_events(announced: Iterable[tuple[float, Announcement]]) -> tuple[Ti
 
 def _some(workers: tuple[str, ...]) -> str:
     return ", ".join(workers[:NAMES_TOLD]) + (f", … {workers[-1]}" if len(workers) > NAMES_TOLD else "")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {joined(map(str, ranks))}"
 
 
 @dataclass(frozen=True, slots=True)

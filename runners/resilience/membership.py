@@ -18,6 +18,7 @@ from .protocol import (
     Copy,
     Epoch,
     Hello,
+    MeetingPoint,
     MicrobatchLoss,
     RankAssignment,
     Ready,
@@ -26,6 +27,7 @@ from .protocol import (
     StepTerms,
     Vote,
 )
+from .rank_merging import are_unlike
 
 Seats = dict[Place, str]  # the workers' names by their places
 # Losses that workers have told before they summed gradients, by micro-batch and the end of the worker's layers, and all
@@ -47,6 +49,7 @@ class Member:
         is_leaving: it will go at the next commit.
         others: host:port of its meeting places on other networks.
         regroups: whether it can tell what it has of an iteration under way.
+        further: where its ranks after the first are met.
     """
 
     name: str
@@ -57,14 +60,15 @@ class Member:
     is_leaving: bool = False
     others: tuple[str, ...] = ()
     regroups: bool = False
+    further: tuple[MeetingPoint, ...] = ()
 
     def unseated(self, now_s: float) -> "Newcomer":
         """It has no place any more, and waits for one."""
-        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups)
+        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups, self.further)
 
     def seat(self) -> RankAssignment:
         """Where it sits, as an epoch says it."""
-        return RankAssignment(name_of(self.place), self.name, self.store, self.others)
+        return RankAssignment(name_of(self.place), self.name, self.store, self.others, self.further)
 
 
 @dataclass(frozen=True)
@@ -77,15 +81,16 @@ class Newcomer:
     since_s: float
     others: tuple[str, ...] = ()
     regroups: bool = False
+    further: tuple[MeetingPoint, ...] = ()
 
     @classmethod
     def of(cls, hello: Hello, now_s: float) -> "Newcomer":
         """Who has said hello."""
-        return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others, hello.regroups)
+        return cls(hello.worker, hello.store, hello.not_before, now_s, hello.others, hello.regroups, hello.further)
 
     def seated(self, connection: int) -> Member:
         """It has a place, of which nobody knows yet."""
-        return Member(self.name, connection, self.store, (0, 0), others=self.others, regroups=self.regroups)
+        return Member(self.name, connection, self.store, (0, 0), None, False, self.others, self.regroups, self.further)
 
 
 def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
@@ -385,7 +390,8 @@ class Checksums:
         for copy in epoch.copies:
             source, target = (epoch.seats[rank].worker for rank in (copy.source, copy.target))
             sums, others = self._said.get(source, {}), self._said.get(target, {})
-            if any(sums[layer] != others[layer] for layer in range(*copy.layers) if layer in sums and layer in others):
+            told = [layer for layer in range(*copy.layers) if layer in sums and layer in others]
+            if any(are_unlike(sums[layer], others[layer]) for layer in told):
                 yield source, target
 
     def contradiction(self, worker: str, is_first: bool) -> tuple[str, int] | None:
@@ -417,7 +423,7 @@ def _unequal(said: Mapping[str, Mapping[int, str]], worker: str) -> tuple[str, i
             (other, layer)
             for other, sums in (sorted(said.items()) if own else ())
             for layer in sorted(own.keys() & sums.keys())
-            if sums[layer] != own[layer]
+            if are_unlike(sums[layer], own[layer])
         ),
         None,
     )

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, TypeAdapter, ValidationError
+from pydantic import Discriminator, Field, TypeAdapter, ValidationError
 
 from ...schemas.checkpoint import CheckpointFile
 from ...schemas.errors import InvalidInputError
 from ...schemas.fields import STRICT, Index, Name, Seconds
-from ...schemas.plan import Layers, Plan
+from ...schemas.plan import Layers, Plan, rank_name
 from ...schemas.protocols import Measured
 from ...schemas.resumption import LedgerEntry, Rest, Standing
 
@@ -48,8 +48,18 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
+class MeetingPoint:
+    """Where a process can be met: `store`, host:port, and `others`, those on other networks, as of Hello."""
+
+    store: str
+    others: tuple[str, ...] = ()
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
-    """A worker, warmed up and ready to be seated.
+    """A worker, or one rank of a worker of several, warmed up and ready to be seated.
 
     Attributes:
         proof: HMAC-SHA256 of the challenge's nonce under the job's secret, in hexadecimal.
@@ -64,6 +74,10 @@ class Hello:
         cores: those that it may use, alone or with other workers; None: it does not say.
         evaluates: whether it is to evaluate what was trained after the job's last iteration.
         regroups: whether it keeps what it has done of an iteration when others are lost, and can tell it (`Regroup`).
+        rank: which of its worker's ranks the process is.
+        ranks: how many ranks its worker has.
+        further: where the ranks after the first are met, in the hello of a whole worker (unit_gate.py); a process
+            says nothing of others.
     """
 
     proof: str
@@ -78,9 +92,17 @@ class Hello:
     cores: Cores | None = None
     evaluates: bool = False
     regroups: bool = False
+    rank: Index = 0
+    ranks: Annotated[int, Field(ge=1)] = 1
+    further: tuple[MeetingPoint, ...] = ()
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def process(self) -> str:
+        """What the process is called: `k/i`, or `k/i:r`."""
+        return rank_name(self.worker, self.rank, self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +148,32 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RankAssignment:
-    """Who plays which place of the plan, and where to meet it; ranks count seats."""
+    """Who plays which place of the plan, and where to meet it; ranks count seats.
+
+    `store` and `others` are those of a worker's first rank, `further` those of its rank 1, 2, …
+    """
 
     place: str
     worker: str
     store: str
     others: tuple[str, ...] = ()
+    further: tuple[MeetingPoint, ...] = ()
 
     __pydantic_config__ = STRICT
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Rank `source` sends the state of some layers, which it holds until now, to rank `target`."""
+    """Rank `source` sends the state of some layers, which it holds until now, to rank `target`.
+
+    Where these are workers of several ranks, each of them sends to the one of the same number; `ranks` are those of the
+    target that lack the state, ascending, and the only ones to be sent to; None: all are.
+    """
 
     source: Index
     target: Index
     layers: Layers
+    ranks: tuple[Index, ...] | None = None
 
     __pydantic_config__ = STRICT
 
@@ -510,11 +541,15 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A saver has written its part of a checkpoint, or could not."""
+    """A saver has written its part of a checkpoint, or could not.
+
+    `further` are those of a worker's ranks after the first, which are each written by the rank itself.
+    """
 
     iteration: Index
     part: CheckpointFile | None
     error: str | None = None
+    further: tuple[CheckpointFile, ...] = ()
     kind: Literal["saved"] = "saved"
 
     __pydantic_config__ = STRICT
@@ -659,6 +694,8 @@ class Job:
         stall_limit_s: how long nothing may be committed until all are asked where they are; None: what the plan's
             iterations, and those so far, say (progress.py).
         newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
+        spare_ranks: single ranks of workers, beside those who begin, that must wait before the job starts.
+        tp_across: whether ranks of a worker may be on several machines.
     """
 
     plan: Plan
@@ -673,3 +710,5 @@ class Job:
     newcomers: int = 0
     stall_limit_s: float | None = None
     taken: int | None = None
+    spare_ranks: int = 0
+    tp_across: bool = False

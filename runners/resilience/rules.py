@@ -158,17 +158,24 @@ class CoordinatorRules:
         self._now_s = 0.0
         self._out: list[Instruction] = []
 
-    def handle(self, event: Event) -> list[Instruction]:
-        """What to do now that this has happened."""
-        self._now_s, self._out = event.now_s, []
+    def handle(self, *events: Event) -> list[Instruction]:
+        """What to do now that this has happened, or all this at the same moment."""
+        self._out = []
+        matters = [self._take(event) for event in events]
+        if any(matters):
+            self._advance()
+        return self._out
+
+    def _take(self, event: Event) -> bool:
+        """Note what has happened; gives whether anything may follow from it."""
+        self._now_s = event.now_s
         match event:
             case Arrived():
                 self._arrive(event)
             case Lost():
                 self._lose(event.connection, event.reason)
             case Said(connection=connection, message=StandingTold() | LossesTold() as told):
-                if not self._changes(connection, told):
-                    return self._out  # of thousands of workers one after the other
+                return self._changes(connection, told)  # of thousands of workers one after the other
             case Said():
                 self._listen(event)
             case Planned() | RestPlanned() | Noticed():
@@ -180,8 +187,7 @@ class CoordinatorRules:
             case StopAsked() if self._stops_after is None:
                 self._stops_after = self.committed + 1
                 self._announce(said.JobStopping(), self._stops_after)
-        self._advance()
-        return self._out
+        return True
 
     def _learn(self, event: Planned | RestPlanned | Noticed) -> None:
         """The plan, or what is left, is there that was asked for, or a monitor has found something."""

@@ -389,7 +389,7 @@ class Server:
     def _admit(self, member: LineConnection, hello: Hello) -> None:
         self._strangers.forget(member)
         member.admit(MEMBER_BYTES)
-        member.number, member.worker, member.pid = self._next_number, hello.worker, hello.pid
+        member.number, member.worker, member.pid = self._next_number, hello.process, hello.pid
         self._next_number += 1
         self._members[member.number] = member
         if hello.returning is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...schemas.documents import canonical
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ..processes import GRACE_S, LAUNCHED, LED
+from ..ranks import counted_processes
 from ..training import COORDINATOR, SECRET
 from .controller import Announcements, JobController
 from .supervisor import GIVEN, Supervisor, dying_with_parent, introduce
@@ -56,11 +57,11 @@ def is_rank(has_coordinator: bool) -> bool:
 
 
 def require_as_many(plan: "Plan") -> None:
-    """Raise InvalidInputError unless the job has a process for each live worker of a plan."""
-    live, world = len(plan.live_workers()), os.environ["WORLD_SIZE"]
+    """Raise InvalidInputError unless the job has a process for each GPU of each live worker of a plan."""
+    live, world = len(plan.live_ranks()), os.environ["WORLD_SIZE"]
     if world != str(live):
         raise InvalidInputError(
-            f"the plan has {live} live workers, this job has {world} processes",
+            f"the plan has {counted_processes(plan)}, this job has {world} processes",
             where="WORLD_SIZE",
             fix=f"start it with torchrun --nproc-per-node {live}, or without torchrun",
         )
@@ -74,7 +75,7 @@ class TorchrunRank:
 
     Args:
         plan: valid.
-        name: of this rank's worker.
+        name: of this rank's worker, or of its process, of several of a worker.
         arguments: the worker's command line behind the plan.
         nursery: forks it.
         addresses: of the job's coordinator; none: rank 0 is it.

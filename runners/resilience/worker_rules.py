@@ -391,7 +391,8 @@ class WorkerRules:
         """Whether an epoch reckons with what this worker has told to have; not where it has told that too late."""
         if self.rank is None or self._told is None or epoch.rest is None:
             return False
-        return not self._told.standing.is_empty and self._told.standing in epoch.rest.standings
+        told = self._told.standing
+        return not told.is_empty and any(told.covers(one) for one in epoch.rest.standings)
 
     def _iterate(self, iteration: int, examined: Examined | None) -> Acting:
         """Reduce, vote, and step as soon as that is final, or can be undone."""

@@ -176,6 +176,26 @@ class Connections:
             self._begin(lambda: self._make_ahead(transport, number, places, rank))
         return transport
 
+    def team(self, number: int, places: Sequence[str], share: int) -> GlooTransport:
+        """Connect the ranks of one worker for sums alone; returns at once, and the first sum waits for the others.
+
+        Args:
+            number: the epoch's.
+            places: the meeting places of the worker's ranks, in their order.
+            share: which of them this process is.
+        """
+        self._check(number)
+        at = self._stores_at(places, number)
+        return GlooTransport(
+            lambda rank: PrefixStore("rtk/team", at(rank)),
+            share,
+            len(places),
+            [tuple(range(len(places)))],
+            connect_limit=self._limit,
+            device=self._device,
+            pairs=PairGroups(share),
+        )
+
     def close(self) -> None:
         """Let go of what no epoch has used; the transports are others' to close."""
         with self._lock:

@@ -6,7 +6,7 @@ whether the iteration counts.
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -127,6 +127,7 @@ class Iteration:
         self.reduction_s: tuple[float, float] | None = None
         self.begun_s = rank.now_s()
         self.ledger: tuple[LedgerEntry, ...] | None = None
+        self._at = 0  # the place of the instruction under way
         self._computed = 0
         self._spent_s = self._planned_s = 0.0
         self._losses: dict[int, torch.Tensor] = {}
@@ -157,10 +158,22 @@ class Iteration:
 
         Messages sent may still be on their way; `transport.flush` waits for them.
         """
-        for instruction in self.rank.instructions:
+        for place, instruction in enumerate(self.rank.instructions):
+            self._at = place
             if self.rank.executing is not None:
                 self.rank.executing(instruction)
             self._execute(instruction)
+
+    def go_on_alone(self, takes_all: Callable[[Instruction], bool]) -> None:
+        """A message has failed: run what needs nobody, until something comes that all ranks of the worker take part in.
+
+        So all ranks of a worker have done the same when they stop there (team.py).
+        """
+        for instruction in self.rank.instructions[self._at + 1 :]:
+            if takes_all(instruction):
+                return
+            if isinstance(instruction, Compute):
+                self._execute(instruction)
 
     def agree(self) -> Agreement:
         """Let all ranks know the terms of the step, without a coordinator: by a sum over everybody.

@@ -4,19 +4,22 @@ A program is a worker's. All its ranks run it in step, each with its slices of t
 whole on each of them, so that no rank needs more of it than one of the sender's has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import torch
 
 from ...schemas.errors import InvalidInputError
-from ..program import Program
+from ..program import Program, RankPair
+from ..resilience.protocol import MeetingPoint, RankAssignment
+from .detours import Detour
 from .nccl import Channel
 from .transport import Transport
 
 
-class Ranks(tuple[int, ...]):
+class RankTuple(tuple[int, ...]):
     """A group that is told by ranks, where else groups are told by workers."""
 
 
@@ -46,6 +49,11 @@ class RankLayout:
                     fix="plan with one --tensor-parallel for all stages",
                 )
         return cls(tuple(map(program.plan.gpus_of, program.workers)))
+
+    @classmethod
+    def of_seats(cls, seats: Sequence[RankAssignment]) -> "RankLayout":
+        """That of an epoch's workers, in the order of their seats."""
+        return cls(tuple(1 + len(seat.further) for seat in seats))
 
     @property
     def size(self) -> int:
@@ -86,6 +94,19 @@ class RankLayout:
         """The ranks that hold the same slices as a rank, of workers of one degree that sum something."""
         share = self.seats[rank][1]
         return tuple(self.ranks_of(worker)[share] for worker in workers)
+
+    def pairs(self, workers: Collection[RankPair]) -> list[RankPair]:
+        """All pairs of ranks, ascending, of pairs of workers, ascending."""
+        return [pair for one, other in workers for pair in product(self.ranks_of(one), self.ranks_of(other))]
+
+    def detours(self, detours: Collection[Detour]) -> list[Detour]:
+        """Those of ranks, of detours of workers: each rank of the one between passes some ranks' messages on."""
+        found = []
+        for first, second, between in detours:
+            ranks = self.ranks_of(between)
+            for one, other in self.pairs([(first, second)]):
+                found.append((one, other, ranks[self.seats[one][1] % len(ranks)]))
+        return found
 
     def channels(self, channels: set[Channel]) -> set[Channel]:
         """The (source, to) pairs of ranks, of those of workers."""
@@ -128,11 +149,11 @@ class GroupedTransport:
             self._inner.deliver(tag, target, tensor)
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """Sum over the ranks of these workers that hold the same slices, or over `Ranks`."""
+        """Sum over the ranks of these workers that hold the same slices, or over `RankTuple`."""
         self._inner.all_reduce(self._ranks(group), tensor)
 
     def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """As the inner transport, over the ranks that hold the same slices, or over `Ranks`."""
+        """As the inner transport, over the ranks that hold the same slices, or over `RankTuple`."""
         self._inner.begin_sum(self._ranks(group), tensor)
 
     def end_sums(self) -> None:
@@ -152,4 +173,9 @@ class GroupedTransport:
         self._inner.close()
 
     def _ranks(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        return group if isinstance(group, Ranks) else self._layout.group_of(self._rank, group)
+        return group if isinstance(group, RankTuple) else self._layout.group_of(self._rank, group)
+
+
+def points_of(seats: Sequence[RankAssignment]) -> list[MeetingPoint]:
+    """Where the ranks of an epoch's workers are met, in the order of a layout of these seats."""
+    return [point for seat in seats for point in (MeetingPoint(seat.store, seat.others), *seat.further)]

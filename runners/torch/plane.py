@@ -3,22 +3,26 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import torch
 
 from ...schemas.plan import delay_at_home_s
+from ...schemas.slices import TensorCut
 from ..program import Program, RankPair, Receive, Send, Sending, delegated_pairs, sends_of
-from ..resilience.protocol import Epoch, Regroup
+from ..resilience.protocol import Epoch, RankAssignment, Regroup
 from .connections import Connections
 from .delegates import STALL_S, Delegates
 from .detours import Detours
 from .faults import DelayedTransport, Injection
 from .gloo import Sidestep
-from .iteration import groups_of
+from .layout import GroupedTransport, RankLayout, points_of
 from .probe import Probes
 from .rendezvous import all_answer, meet
+from .slice_sums import cuts_in, slice_groups
 from .staging import HostStaging
 from .task import Task
+from .team import Team
 from .transport import Sample, Transfers, Transport
 
 # A needed message that takes so many iterations to come is held for lost, though never before STALL_S.
@@ -35,6 +39,8 @@ class Plane:
         delegated: the ranks that iterations reach by delegates.
         transfers: the samples that an iteration takes.
         probes: of delegated links that the plan does not use.
+        team: the ranks of this worker, where it has several.
+        layout: of all ranks, where workers have several.
     """
 
     transport: Transport
@@ -42,6 +48,8 @@ class Plane:
     delegated: frozenset[int]
     transfers: Transfers
     probes: Probes | None = None
+    team: Team | None = None
+    layout: RankLayout | None = None
 
     @classmethod
     def over(
@@ -55,6 +63,9 @@ class Plane:
         *,
         staging: HostStaging | None = None,
         probed: Collection[int] = (),
+        layout: RankLayout | None = None,
+        own: int = 0,
+        team: Team | None = None,
     ) -> "Plane":
         """Delegates, where there are any to be, and measuring, on top of a transport.
 
@@ -67,16 +78,22 @@ class Plane:
             now_s: the workers' clock.
             staging: between host memory and the device.
             probed: the ranks to send probes to, where no messages go.
+            layout: where workers have several ranks: `direct` goes by the numbers of this, all else by workers'.
+            own: this process's number in it.
+            team: the ranks of this worker, where it has several.
         """
         transfers = Transfers(program, rank, names, delegated, now_s)
-        transport = direct
-        if delegated:
+        transport, peers = direct, delegated
+        arrived: Callable[[int, int], None] = transfers.fetched
+        if layout is not None:
+            peers, arrived = layout.partners_of(own, sorted(delegated)), _by_worker(layout, transfers.fetched)
+        if peers:
             stall_s = stall_limit_s(program)
-            transport = Delegates(
-                direct, direct, delegated, staging=staging, arrived=transfers.fetched, stall_s=stall_s
-            )
+            transport = Delegates(direct, direct, peers, staging=staging, arrived=arrived, stall_s=stall_s)
+        if layout is not None:
+            transport, direct = (GroupedTransport(one, layout, own) for one in (transport, direct))
         probes = Probes(direct, probed, names, now_s) if probed else None
-        return cls(transport, direct, delegated, transfers, probes)
+        return cls(transport, direct, delegated, transfers, probes, team, layout)
 
     def begin(self, iteration: int) -> None:
         """An iteration begins."""
@@ -91,9 +108,16 @@ class Plane:
     def close(self) -> None:
         """Interrupt, and let go of all connections and threads."""
         self.transport.interrupt()
+        if self.team is not None:
+            self.team.close()
         if self.probes is not None:
             self.probes.close()
         self.transport.close()
+
+
+def _by_worker(layout: RankLayout, arrived: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """What is told of a message from a rank, told of its worker."""
+    return lambda source, tag: arrived(layout.seats[source][0], tag)
 
 
 def partners(program: Program, rank: int) -> frozenset[int]:
@@ -147,10 +171,17 @@ def expect(connections: Connections, task: Task, regroup: Regroup) -> None:
     Args:
         connections: this worker's.
         task: what is trained, and by whom.
-        regroup: who is left, this worker among them; newcomers are met in the epoch.
+        regroup: who is left; newcomers, and the other ranks of a worker that has lost one, are met in the epoch.
     """
-    rank = [member.worker for member in regroup.members].index(task.name)
-    connections.expect(regroup.epoch, [member.store for member in regroup.members], rank)
+    worker = seat_of(task.name, regroup.members)
+    if worker is not None:
+        rank = RankLayout.of_seats(regroup.members).ranks_of(worker)[task.share]
+        connections.expect(regroup.epoch, [point.store for point in points_of(regroup.members)], rank)
+
+
+def seat_of(worker: str, seats: Sequence[RankAssignment]) -> int | None:
+    """The number of a worker's seat; None where it has none."""
+    return next((number for number, seat in enumerate(seats) if seat.worker == worker), None)
 
 
 def reach(
@@ -162,6 +193,7 @@ def reach(
     faults: Injection,
     now_s: Callable[[], float],
     rest: Program | None = None,
+    tensors: Mapping[str, TensorCut] = MappingProxyType({}),
 ) -> Plane:
     """Meet the other ranks, and get ready to send to each, some of them over a third one.
 
@@ -174,57 +206,89 @@ def reach(
         faults: which links a trace slows down.
         now_s: the workers' clock.
         rest: what is left of the epoch's first iteration; None: it is done by the plan.
+        tensors: how what the ranks of a worker share is cut, by names in the state, of all layers.
 
     Raises:
         RuntimeFailedError: a rank is not reached.
     """
-    names = [seat.worker for seat in epoch.seats]
-    detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
-    inner = connections.transport(
-        epoch.epoch,
-        [seat.store for seat in epoch.seats],
-        rank,
-        groups_of(program.instructions[rank]),
-        [*detoured, *aside],
-        _sidesteps(task, epoch, rank),
-    )
-    direct = _behind_links(task, inner, names, faults)
-    delegated = delegated_peers(task.transport, program, rank, epoch.delegated, detoured)
-    if rest is not None:
-        delegated |= delegated_peers(task.transport, rest, rank, epoch.delegated, detoured)
-    return Plane.over(
-        Detours(direct, epoch.detours, rank, aside) if detoured or aside else direct,
-        program,
-        rank,
-        names,
-        delegated,
-        now_s,
-        staging=HostStaging.of(torch.device(task.device)),
-        probed=probed_peers(task.transport, program, rank, epoch.delegated, detoured),
-    )
+    layout, names = RankLayout.of_seats(epoch.seats), [seat.worker for seat in epoch.seats]
+    own, is_shared = layout.ranks_of(rank)[task.share], layout.size > len(epoch.seats)
+    points = [point.store for point in points_of(epoch.seats)]
+    team = _team(connections, epoch, layout.ranks_of(rank), points, task.share)
+    try:
+        detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
+        groups = slice_groups(layout, own, program.reduction(rank), partial(cuts_in, tensors))
+        apart = layout.pairs([*detoured, *aside])
+        inner = connections.transport(epoch.epoch, points, own, groups, apart, _sidesteps(task, epoch, layout, own))
+        direct = _behind_links(task, inner, [names[worker] for worker, _ in layout.seats], faults)
+        delegated = delegated_peers(task.transport, program, rank, epoch.delegated, detoured)
+        if rest is not None:
+            delegated |= delegated_peers(task.transport, rest, rank, epoch.delegated, detoured)
+        ways = layout.detours(epoch.detours)
+        probed = probed_peers(task.transport, program, rank, epoch.delegated, detoured)
+        return Plane.over(
+            Detours(direct, ways, own, layout.pairs(aside)) if apart else direct,
+            program,
+            rank,
+            names,
+            delegated,
+            now_s,
+            staging=HostStaging.of(torch.device(task.device)),
+            probed=probed if task.share == 0 else (),  # what it shows of links is told by the first rank
+            layout=layout if is_shared else None,
+            own=own,
+            team=team,
+        )
+    except BaseException:
+        if team is not None:
+            team.close()
+        raise
+
+
+def _team(
+    connections: Connections, epoch: Epoch, ranks: Sequence[int], points: Sequence[str], share: int
+) -> Team | None:
+    """The ranks of this worker, where it has several; they meet while all else is made ready."""
+    if len(ranks) == 1:
+        return None
+    return Team(connections.team(epoch.epoch, [points[one] for one in ranks], share), len(ranks))
 
 
 def see_everybody(task: Task, epoch: Epoch, rank: int) -> None:
-    """Raise LostTouchError with the first worker that ought to be reached directly and is not."""
-    apart = {other for one, two, _ in epoch.detours if rank in (one, two) for other in (one, two)} - {rank}
-    aside = _networks(epoch, rank)
-    places = [seat.others[aside[i] - 1] if i in aside else seat.store for i, seat in enumerate(epoch.seats)]
-    all_answer(places, task.secret, apart)
+    """Raise LostTouchError with the first rank that ought to be reached directly and is not.
+
+    Args:
+        task: what is trained, and by whom.
+        epoch: who is there.
+        rank: this worker's.
+    """
+    layout = RankLayout.of_seats(epoch.seats)
+    own = layout.ranks_of(rank)[task.share]
+    apart = {other for one, two, _ in layout.detours(epoch.detours) if own in (one, two) for other in (one, two)}
+    aside = _networks(epoch, layout, own)
+    points = enumerate(points_of(epoch.seats))
+    places = [point.others[aside[i] - 1] if i in aside else point.store for i, point in points]
+    all_answer(places, task.secret, apart - {own})
 
 
-def _sidesteps(task: Task, epoch: Epoch, rank: int) -> Mapping[int, Sidestep]:
+def _sidesteps(task: Task, epoch: Epoch, layout: RankLayout, own: int) -> Mapping[int, Sidestep]:
     """How a rank reaches others on another network: the two meet at the lower one's meeting place."""
     found = {}
-    for other, network in _networks(epoch, rank).items():
-        place = epoch.seats[min(rank, other)].others[network - 1]
+    points = points_of(epoch.seats)
+    for other, network in _networks(epoch, layout, own).items():
+        place = points[min(own, other)].others[network - 1]
         found[other] = Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))
     return found
 
 
-def _networks(epoch: Epoch, rank: int) -> Mapping[int, int]:
+def _networks(epoch: Epoch, layout: RankLayout, own: int) -> Mapping[int, int]:
     """The ranks that a rank reaches on another network, and the network's number."""
-    own = ((one, other, number) for one, other, number in epoch.sidesteps if rank in (one, other))
-    return {other if rank == one else one: number for one, other, number in own}
+    return {
+        other if own == one else one: number
+        for first, second, number in epoch.sidesteps
+        for one, other in layout.pairs([(first, second)])
+        if own in (one, other)
+    }
 
 
 def _behind_links(task: Task, transport: Transport, names: Sequence[str], faults: Injection) -> Transport:

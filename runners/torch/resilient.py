@@ -25,8 +25,9 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -41,7 +42,7 @@ from torch import nn
 from ...schemas.checkpoint import Checkpoint, missing_layers
 from ...schemas.documents import digest, type_adapter
 from ...schemas.errors import RtkError, RuntimeFailedError
-from ...schemas.plan import Layers, Plan, Worker
+from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import Examined, Measured
 from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
@@ -115,13 +116,18 @@ from .faults import Injection
 from .held_stage import HeldStage, LayersToFill, SpareLayers
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
-from .plane import Plane, expect, reach, see_everybody
+from .layer_shares import LayerShares
+from .layout import RankLayout
+from .plane import Plane, expect, reach, seat_of, see_everybody
 from .precision import convert
 from .progress import IterationProgress
 from .rank import Rank
+from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resume import SumTaker
+from .slice_sums import SliceSums
 from .task import Task
+from .team import Team, takes_all
 from .ties import ties_of, trained_together
 from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
 from .trees import Tree, on_tensors
@@ -133,13 +139,19 @@ class Interruption:
     """Between the thread that hears the coordinator and the one that trains.
 
     Only groups of an older epoch are woken: a fresh transport must not be interrupted by the very message that it was
-    made for.
+    made for. The sums of this worker's own ranks go on where all of them regroup, for they stop together (team.py).
+
+    Args:
+        worker: its name.
 
     Attributes:
         end: how the job, or this worker's part in it, has ended; None while it has not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worker: str = "") -> None:
+        self._worker = worker
+        self._team: Team | None = None
+        self._spares_team = False
         self._lock = threading.Lock()
         self._epoch = 0
         self._newest: float = 0
@@ -152,22 +164,30 @@ class Interruption:
         """Training enters an epoch; the future is done as soon as a newer one, or the end, has been announced."""
         with self._lock:
             self._epoch, self._superseded, self._transport = epoch, Future(), None
+            self._team, self._spares_team = None, False
             if self._newest > epoch:
                 self._superseded.set_result(None)
             return self._superseded
 
-    def guard(self, transport: Transport) -> None:
-        """Interrupt this transport when its epoch is over, at once if it is already."""
+    def guard(self, transport: Transport, team: Team | None = None) -> None:
+        """Interrupt these when their epoch is over, at once if it is already."""
         with self._lock:
-            self._transport = transport
-            is_over = self._superseded.done()
+            self._transport, self._team = transport, team
+            is_over, ends_team = self._superseded.done(), not self._spares_team
         if is_over:
             transport.interrupt()
+            if team is not None and ends_team:
+                team.interrupt()
 
     @property
     def is_over(self) -> bool:
         """Whether the epoch that training is in has been superseded."""
         return self._superseded.done()
+
+    @property
+    def spares_team(self) -> bool:
+        """Whether, though the epoch is over, this worker's ranks still come to a place where all of them stop."""
+        return self._spares_team
 
     def announce(self, message: FromCoordinator) -> None:
         """In the hearing thread, before the message is handed on: wake whoever waits in an older epoch."""
@@ -176,18 +196,30 @@ class Interruption:
         with self._lock:
             self.end = message if isinstance(message, End) else self.end
             self._newest = max(self._newest, number)
-            if number <= self._epoch or self._superseded.done():
+            if number <= self._epoch or (self._superseded.done() and not self._spares_team):
                 return
-            self._superseded.set_result(None)
-            transport = self._transport
-        if transport is not None:
+            was_over, self._spares_team = self._superseded.done(), self._regroups(message)
+            if not was_over:
+                self._superseded.set_result(None)
+            transport = None if was_over else self._transport
+            team = None if self._spares_team else self._team
+        if transport is not None or team is not None:
             # It takes some milliseconds; who is woken early need not wait for that to go on.
-            self._waking = in_thread(transport.interrupt, "interrupting")
+            self._waking = in_thread(partial(_interrupt, [one for one in (transport, team) if one]), "interrupting")
+
+    def _regroups(self, message: FromCoordinator) -> bool:
+        """Whether all of this worker's ranks are among those who go on."""
+        return isinstance(message, Regroup) and seat_of(self._worker, message.members) is not None
 
     def wait(self, limit_s: float) -> None:
         """Wait until nobody is being woken any more: a thread inside torch must not outlive the interpreter."""
         if self._waking is not None:
             wait([self._waking], limit_s)
+
+
+def _interrupt(those: Sequence[Transport | Team]) -> None:
+    for one in those:
+        one.interrupt()
 
 
 TICK_S = 0.25
@@ -203,6 +235,7 @@ class Stay:
         what: what it executes, or the words for it.
         peers: the ranks that it waits for.
         names: of the epoch's workers, by rank.
+        team: of its own worker's other ranks, the processes, where it waits for them.
     """
 
     epoch: int
@@ -210,12 +243,18 @@ class Stay:
     what: Instruction | str
     peers: Collection[int] = ()
     names: Sequence[str] = ()
+    team: tuple[str, ...] = ()
 
 
 class Activity:
-    """What the training thread notes; nothing that takes time, and no lock."""
+    """What the training thread notes; nothing that takes time, and no lock.
 
-    def __init__(self) -> None:
+    Args:
+        team: the other processes of its worker.
+    """
+
+    def __init__(self, team: tuple[str, ...] = ()) -> None:
+        self._team = team
         self.stay = Stay(0, "preparing", "its stage")
 
     def enter(self, epoch: int, names: Sequence[str]) -> None:
@@ -226,6 +265,12 @@ class Activity:
         """The thread is about to do something, for which it may wait for the ranks `peers`."""
         last = self.stay
         self.stay = Stay(last.epoch, doing, what, peers, last.names)
+
+    def wait_for_team(self) -> Stay:
+        """The thread is about to wait for the other ranks of its worker; gives where it was."""
+        last = self.stay
+        self.stay = replace(last, doing="waiting", peers=(), team=self._team)
+        return last
 
     def execute(self, instruction: Instruction) -> None:
         """The thread is about to execute an instruction of its program."""
@@ -268,7 +313,7 @@ class ActivityTimer:
         """For the link, in its thread: where the training thread is."""
         stay = self._activity.stay
         idle_s = self._idle_s if stay is self._seen else 0.0
-        peers = tuple(name for name in (stay.names[rank] for rank in stay.peers) if name != self._worker)
+        peers = stay.team or tuple(name for name in (stay.names[rank] for rank in stay.peers) if name != self._worker)
         return Whereabouts(inquiry.number, stay.epoch, stay.doing, words_of(stay.what), idle_s, peers)
 
     def close(self) -> None:
@@ -292,6 +337,8 @@ class ActivityTimer:
         """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the end."""
         if self._interruption.end is not None:
             return stay.doing in ("computing", "waiting", "joining")
+        if stay.team and self._interruption.spares_team:  # who may have something to compute before that
+            return False
         return self._interruption.is_over and stay.doing in ("waiting", "joining")
 
 
@@ -333,18 +380,22 @@ class ResilientWorker:
         self._boundaries = boundary_samples(layers, inputs, self._named, task.precision)
         self._boundaries[0] = on_tensors(Boundary.of, inputs)  # as data come, in whatever type the stage takes them
         self._ties = ties_of(layers)
+        self._group = RankGroup(task.degree, task.share)
+        self._shares = LayerShares(layers, task.cuts, self._group, self._ties)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
         if self._to_fill is not None:
             layers = self._to_fill.of(task.plan.layers_of(task.worker()), filled=True)
         self._held = self._build(layers, task.plan, task.worker())
-        self._warm_up(target)
+        self._warm_up(target)  # alone, whatever ranks there are
+        self._group.reduce = self._sum_with_team
         evaluation = task.evaluation
         is_due = (lambda iteration: False) if evaluation is None else evaluation.is_due_before
         self._rules = WorkerRules(task.name, task.clip_norm, is_due)
-        self._interruption = Interruption()
+        self._interruption = Interruption(task.name)
         self._superseded: Future[None] = Future()  # the running epoch
-        self._activity = Activity()
+        others = [share for share in range(task.degree) if share != task.share]
+        self._activity = Activity(tuple(rank_name(task.name, share, task.degree) for share in others))
         self._watch = ActivityTimer(self._activity, self._interruption, task.name)
         self._closing: list[Future[None]] = []
         self._injection = Injection(())
@@ -498,11 +549,21 @@ class ResilientWorker:
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
-            lambda: reach(self._connections, self._task, epoch, program, rank, self._injection, self._now_s, rest),
+            lambda: reach(
+                self._connections,
+                self._task,
+                epoch,
+                program,
+                rank,
+                self._injection,
+                self._now_s,
+                rest,
+                self._shares.tensors,
+            ),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
-        self._interruption.guard(self._plane.transport)
+        self._interruption.guard(self._plane.transport, self._plane.team)
 
     def _adapt(self, held: HeldStage, program: Program, rank: int) -> None:
         """Let a stage serve a plan."""
@@ -529,19 +590,23 @@ class ResilientWorker:
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
         first, *further = plan.layers_of(worker)
+        is_last = plan.stages_of(worker)[-1].layers[1] == plan.total_layers()
         held = HeldStage(
-            layers,
+            self._shares.of(layers, (first, *further)),
             first,
-            self._task.loss,
+            self._shares.loss(self._task.loss, layers[-1]) if is_last else self._task.loss,
             self._task.optimizer,
             self._task.device,
-            is_last=plan.stages_of(worker)[-1].layers[1] == plan.total_layers(),
+            is_last=is_last,
             clip_norm=self._task.clip_norm,
-            ties=self._ties,
+            ties=self._shares.ties,
             precision=self._task.precision,
             schedule=self._task.schedule,
             buffers=self._task.buffers,
             further=further,
+            share=self._task.share,
+            degree=self._task.degree,
+            cuts=self._shares.tensors,
         )
         held.expect(self._named)
         return held
@@ -561,9 +626,11 @@ class ResilientWorker:
         held, before = self._fitting, self._held if self._rules.holds is not None else None
         copied: set[int] = set()
         if not epoch.nothing_committed:
-            sources = {copy.source for copy in epoch.copies if copy.target == rank}
+            share = self._task.share
+            copies = [copy for copy in epoch.copies if copy.ranks is None or share in copy.ranks]
+            sources = {copy.source for copy in copies if copy.target == rank}
             waits = partial(self._activity.be, "joining", "copies", sources)
-            copied = take_over(epoch.copies, rank, self._plane.direct, before, held, waits)
+            copied = take_over(copies, rank, self._plane.direct, before, held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
             held.prime_optimizer()
             for layers in held.holds:
@@ -593,6 +660,8 @@ class ResilientWorker:
         return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
+        layout = plane.layout
+        own = None if layout is None else layout.ranks_of(number)[self._task.share]
         return Rank(
             program,
             number,
@@ -609,6 +678,9 @@ class ResilientWorker:
             before_sums=self._tell_losses,
             delegated=plane.delegated,
             transfers=plane.transfers,
+            share=self._task.share,
+            layout=layout,
+            sums=None if layout is None or own is None else SliceSums(layout, own, self._held.gradients),
         )
 
     def _go_by_plan(self) -> None:
@@ -618,10 +690,34 @@ class ResilientWorker:
             self._adapt(self._held, self._rank.program, self._rank.number)
 
     def _execute(self, instruction: Instruction) -> None:
-        """Before an instruction: none is begun in an epoch that is over."""
-        if self._interruption.is_over:
+        """Before an instruction: none is begun in an epoch that is over; of several ranks all stop before the same."""
+        assert self._plane is not None
+        if (team := self._plane.team) is not None:
+            self._activity.wait_for_team()
+            team.begin(instruction, goes_on=not self._interruption.is_over)
+        elif self._interruption.is_over:
             raise SupersededError
         self._activity.execute(instruction)
+
+    def _sum_with_team(self, tensor: torch.Tensor) -> None:
+        """A sum of what the ranks of this worker compute, within an operation."""
+        assert self._plane is not None and self._plane.team is not None
+        before = self._activity.wait_for_team()
+        self._plane.team.sum(tensor)
+        self._activity.stay = before
+
+    @contextmanager
+    def _in_step(self, go_on_alone: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Where something fails inside, the other ranks of this worker stop at the same place."""
+        team = self._plane.team if self._plane is not None else None
+        try:
+            yield
+        except RuntimeFailedError:
+            if team is not None:
+                self._activity.wait_for_team()
+                if not team.stop(go_on_alone):
+                    self._drop_progress()
+            raise
 
     # An iteration
 
@@ -652,7 +748,7 @@ class ResilientWorker:
         epoch = self._rules.epoch
         assert epoch is not None
         losses, stages = losses_of(iteration)
-        if losses or stages:
+        if (losses or stages) and self._task.share == 0:
             self._link.send(LossesTold(epoch.epoch, iteration.number, losses, stages))
 
     def _examine(self, epoch: Epoch, rank: int) -> Examined | None:
@@ -667,7 +763,8 @@ class ResilientWorker:
         """The losses of held-out micro-batches before an iteration, and how long that took."""
         assert self._task.evaluation is not None
         begun_s = self._now_s()
-        losses = evaluate(self._by_plan, self._task.evaluation, number)
+        with self._in_step():
+            losses = evaluate(self._by_plan, self._task.evaluation, number)
         self._evaluated = number
         return told(losses), self._now_s() - begun_s
 
@@ -689,7 +786,8 @@ class ResilientWorker:
         is_noted = is_rest or self._task.log_memory_bytes != 0
         progress = self._progress_of(number) if is_noted else None
         iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)
-        iteration.reduce()
+        with self._in_step(partial(iteration.go_on_alone, takes_all)):
+            iteration.reduce()
         self._activity.be("computing", "vote")
         (losses, stages), squares = losses_of(iteration), self._held.squared_norms(self._by_plan.first_held)
         norms = tuple((layer, square if isfinite(square) else None) for layer, square in sorted(squares.items()))
@@ -740,7 +838,10 @@ class ResilientWorker:
             probing = in_thread(lambda: see_everybody(self._task, epoch, rank), "probing")
             wait([probing, self._superseded], return_when=FIRST_COMPLETED)
             found = probing.exception() if probing.done() else None
-        return epoch.seats[found.peer].worker if isinstance(found, LostTouchError) else None
+        if not isinstance(found, LostTouchError):
+            return None
+        worker, _ = RankLayout.of_seats(epoch.seats).seats[found.peer]
+        return None if worker == rank else epoch.seats[worker].worker  # of its own ranks one is gone, or soon lost
 
     def _leave_groups(self) -> None:
         """In a thread: to close connections takes longer than to make the next ones, which need not wait for it."""
@@ -762,7 +863,7 @@ class ResilientWorker:
         # Its optimizer has stepped once, on a trial.
 
     def _send_spans(self) -> None:
-        if self._wants_spans and self._spans:
+        if self._wants_spans and self._spans and self._task.share == 0:
             packed = tuple((span.op, span.start_s, span.end_s, span.iteration) for span in self._spans)
             self._link.send(Spans(self._rank.worker.name, packed))
         self._spans.clear()

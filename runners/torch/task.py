@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ...schemas.checkpoint import HuggingFaceNames
-from ...schemas.plan import Layers, Plan, Worker
+from ...schemas.plan import Layers, Plan, Worker, rank_name
+from ...schemas.protocols import LayerCuts
 from ..program import Sending
 from ..training import SharedBuffers
 from .data.provider import Batch
@@ -49,6 +50,8 @@ class Task:
         schedule: of the learning rates (schedules.py); None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
         log_memory_bytes: of an iteration's messages to keep; None: all; 0: nothing of an iteration is kept at all.
+        share: which of its worker's ranks this process is.
+        cuts: how the layers are shared by the ranks of a worker; for a plan of several GPUs a worker.
     """
 
     name: str
@@ -73,6 +76,18 @@ class Task:
     schedule: Schedule | None = None
     buffers: SharedBuffers = "lowest"
     log_memory_bytes: float | None = None
+    share: int = 0
+    cuts: LayerCuts | None = None
+
+    @property
+    def degree(self) -> int:
+        """How many ranks the worker has."""
+        return self.plan.gpus_of(self.worker())
+
+    @property
+    def process(self) -> str:
+        """This process for people: `k/i`, or of several ranks `k/i:r`."""
+        return rank_name(self.name, self.share, self.degree)
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""

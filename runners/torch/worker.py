@@ -159,6 +159,8 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
             cores=cores,
             evaluates=task.evaluation is not None,
             regroups=True,
+            rank=task.share,
+            ranks=task.degree,
         )
 
     return hello

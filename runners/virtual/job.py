@@ -34,6 +34,7 @@ from ...schemas.plan import Plan
 from ...schemas.profile import Connection
 from ...schemas.protocols import Monitor, Replan, Resume
 from ...schemas.quantities import print_time
+from ...schemas.rank_trace import by_worker
 from ...schemas.resumption import Resumption, ledger_entries
 from ...schemas.timeline import Event, Report, Timeline, memory_of_workers
 from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
@@ -244,6 +245,7 @@ def simulate_story(
             messages' sizes, which the costs say, are not known, and are limited.
     """
     check_trace(plan, trace)
+    trace = by_worker(plan, trace)
     costs = costs or SwitchCosts()
     if log_memory_bytes is not None and resume is not None and not costs.output_bytes:
         raise InvalidInputError(

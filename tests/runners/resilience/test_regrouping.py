@@ -95,7 +95,7 @@ def test_what_a_survivor_has_done_is_not_done_again(seed: int, waits: int, stagg
     check_states(cluster, ITERATIONS)
     resumed = {one["iteration"] for one in announced(cluster, "resume")}
     assert not announced(cluster, "redo") or not resumed
-    done = Counter(one[:3] for one in cluster.office.done if one[3] != victim.name and one[0] in resumed)
+    done = Counter(one[:3] for one in cluster.offices[0].done if one[3] != victim.name and one[0] in resumed)
     assert {*done.values()} <= {1}
     for one in announced(cluster, "resume"):
         # Only what the dead worker had sent, and nobody had taken, when the sum over its layer had ended.

@@ -65,9 +65,8 @@ def run(cluster: ToyCluster) -> None:
 def check_states(cluster: ToyCluster, iterations: int, reason: str = "all iterations are done") -> None:
     """Whoever had a place to the end, and heard of it, has taken exactly the steps of the committed iterations."""
     wanted = steps_of(cluster, iterations)
-    seated = {member.connection for member in cluster.rules.members.values()}
     for worker in cluster.workers:
-        if worker.connection in seated and worker.ended is not None and worker.ended.reason == reason:
+        if cluster.has_place(worker) and worker.ended is not None and worker.ended.reason == reason:
             if worker.rules.holds is None:
                 continue  # all ended before it had the state of its place
             assert worker.state is not None
@@ -111,10 +110,13 @@ TRAININGS = st.builds(
     regroups=st.booleans(),
     networks=st.integers(0, 2),
     training=TRAININGS,
+    ranks=st.sampled_from([1, 1, 2, 3]),
 )
 # The only worker, and nobody answers; somebody hangs at the end.
-@example(127, 1, 1, False, False, ["mute"], frozenset(), False, False, 0, ToyTraining())
-@example(2337123245, 3, 1, True, False, ["waiting", "kill", "join"], frozenset({3, 7}), True, False, 1, ToyTraining())
+@example(127, 1, 1, False, False, ["mute"], frozenset(), False, False, 0, ToyTraining(), 1)
+@example(
+    2337123245, 3, 1, True, False, ["waiting", "kill", "join"], frozenset({3, 7}), True, False, 1, ToyTraining(), 1
+)
 @settings(max_examples=150, deadline=None)
 def test_no_committed_iteration_is_lost_and_nothing_hangs(
     seed: int,
@@ -128,6 +130,7 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     regroups: bool,
     networks: int,
     training: ToyTraining,
+    ranks: int,
 ) -> None:
     """Kills, newcomers, leavers, coordinator restarts, slander, and training threads that hang in processes that live
     and come back, or say to have done what they have not, at any moment: all that finish took exactly the same steps,
@@ -137,7 +140,7 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     and whether they do what is left of an iteration, or all of it again.
     """
     rng = random.Random(seed)
-    plan = toy_plan(stages, dp, 2, staggered and not regroups, splits)
+    plan = toy_plan(stages, dp, 2, staggered and not regroups, splits, ranks)
     job = Job(plan, iterations=8, checkpoint="ckpt" if checkpoint else None, checkpoint_every=3)
     cluster = ToyCluster(job, rng, not_finite, regroups=regroups, networks=networks, training=training)
     dead: list[str] = []
@@ -217,15 +220,15 @@ def test_terms_are_the_same_to_the_last_bit_whoever_told_what(
 
 def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str]) -> None:
     started = cluster.rules.phase == "running"
-    live: list[ToyWorker] = [w for w in cluster.live() if w.name not in dead]
+    live: list[ToyWorker] = [w for w in cluster.live() if w.called not in dead]
     if fault in ("kill", "leave") and started and live:
         victim = rng.choice(live)
         (cluster.kill if fault == "kill" else cluster.leave)(victim)
-        dead.append(victim.name)
+        dead.append(victim.called)
     elif fault == "join" and dead:
-        name = dead.pop(0)
-        if not any(w.name == name for w in cluster.live()):
-            cluster.start(name)
+        called = dead.pop(0)
+        if not any(w.called == called for w in cluster.live()):
+            cluster.start(called)
     elif fault in ("restart", "stop"):
         (cluster.restart_coordinator if fault == "restart" else cluster.ask_to_stop)()
     elif fault == "slow" and started:

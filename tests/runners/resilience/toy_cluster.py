@@ -8,6 +8,9 @@ operation (toy_progress.py), and a step of a sum in which a micro-batch is missi
 
 Its training thread may hang while its process lives: then it says where it is when it is asked, or nothing at all. Who
 waits in vain complains at times; whoever complains leaves its epoch, and others miss it.
+
+A worker may have several ranks, each a process with a share of the same layers: rank r works with rank r of the others,
+and all ranks of a worker execute each operation together.
 """
 
 import random
@@ -63,6 +66,7 @@ from rtk.runners.resilience.protocol import (
 )
 from rtk.runners.resilience.regrouping import planned_rest
 from rtk.runners.resilience.rules import CoordinatorRules
+from rtk.runners.resilience.unit_gate import UnitGate
 from rtk.runners.resilience.worker_rules import (
     Action,
     Connect,
@@ -90,7 +94,20 @@ from rtk.schemas.checkpoint import CheckpointFile
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.documents import digest
 from rtk.schemas.errors import InfeasibleError
-from rtk.schemas.plan import Layers, Link, Pipeline, Place, Plan, Planner, Stage, Template, Worker, place_of
+from rtk.schemas.plan import (
+    Layers,
+    Link,
+    Pipeline,
+    Place,
+    Plan,
+    Planner,
+    Stage,
+    Template,
+    Worker,
+    place_of,
+    rank_name,
+    worker_of,
+)
 from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
 from rtk.schemas.resumption import LedgerEntry, Rest, Standing, layers_in, ledger_entries
 
@@ -107,9 +124,9 @@ RARE = 2
 TOLERATED_S, HOPELESS = 1.0, 9.0
 
 
-def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool, splits: bool = False) -> Plan:
-    """GPipe orders: all forwards, then all backwards, which may be split."""
-    cut = tuple(Stage((i, i + 1), 1.0, 1.0, 1.0) for i in range(stages))
+def toy_plan(stages: int, dp: int, microbatches: int, staggered: bool, splits: bool = False, ranks: int = 1) -> Plan:
+    """GPipe orders: all forwards, then all backwards, which may be split; of workers of so many ranks."""
+    cut = tuple(Stage((i, i + 1), 1.0, 1.0, 1.0, tensor_parallel=ranks) for i in range(stages))
     template = Template("toy", cut, tuple(Link() for _ in range(stages - 1)))
     order = " ".join(f"{kind}{j}" for kind in ("FIW" if splits else "FB") for j in range(microbatches))
     return Plan(
@@ -179,6 +196,7 @@ class Regrouping:
     def __init__(self, plan: Plan) -> None:
         self.layers = plan.templates[0].stages[-1].layers[1]
         self.microbatches = plan.total_microbatches()
+        self.ranks = plan.gpus_of(plan.workers[0])
 
     def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions = HEALTHY) -> Replanned:
         chance = random.Random(repr(crew))
@@ -191,7 +209,7 @@ class Regrouping:
             sizes.append(min(left, chance.randint(1, self.layers)))
         if not hands or len(sizes) > self.microbatches:
             raise InfeasibleError("too many pipelines")
-        found = unlike_plan(self.layers, sizes, self.microbatches, chance, kinds_of(plan))
+        found = unlike_plan(self.layers, sizes, self.microbatches, chance, kinds_of(plan), self.ranks)
         places = [(worker.pipeline, worker.stage) for worker in found.workers]
         return Replanned(found, tuple(zip((hand.worker for hand in hands), places, strict=True)))
 
@@ -200,12 +218,14 @@ class Regrouping:
         return held == set(range(self.layers))
 
 
-def unlike_plan(layers: int, sizes: list[int], microbatches: int, chance: random.Random, kinds: str) -> Plan:
+def unlike_plan(
+    layers: int, sizes: list[int], microbatches: int, chance: random.Random, kinds: str, ranks: int = 1
+) -> Plan:
     """Pipelines of so many stages each, cut anywhere; GPipe orders."""
     templates, pipelines, workers = [], [], []
     for k, size in enumerate(sizes):
         cuts = [0, *sorted(chance.sample(range(1, layers), size - 1)), layers]
-        stages = tuple(Stage(cut, 1.0, 1.0, 1.0) for cut in pairwise(cuts))
+        stages = tuple(Stage(cut, 1.0, 1.0, 1.0, tensor_parallel=ranks) for cut in pairwise(cuts))
         templates.append(Template(f"t{k}", stages, tuple(Link() for _ in range(size - 1))))
         count = microbatches // len(sizes) + (k < microbatches % len(sizes))
         pipelines.append(Pipeline(f"t{k}", count))
@@ -263,10 +283,19 @@ BREATHES = 0.2  # how often a worker that could go on lets something else happen
 
 @dataclass
 class ToyWorker:
-    """One process."""
+    """One process.
+
+    Attributes:
+        pid: its number.
+        share: which of its worker's ranks it is.
+        ranks: how many the worker has.
+    """
 
     name: str
     connection: int
+    pid: int = 0
+    share: int = 0
+    ranks: int = 1
     is_alive: bool = True
     inbox: deque[Any] = field(default_factory=deque)  # on the wire
     heard: deque[Any] = field(default_factory=deque)  # read from it, and not yet taken by the training thread
@@ -285,6 +314,17 @@ class ToyWorker:
 
     def __post_init__(self) -> None:
         self.rules = WorkerRules(self.name, self.training.clip_norm, self.training.evaluates.__contains__)
+
+    @property
+    def called(self) -> str:
+        """What the process is called."""
+        return rank_name(self.name, self.share, self.ranks)
+
+    @property
+    def copies(self) -> list[Copy]:
+        """Those of its epoch that it has a part in."""
+        assert self.epoch is not None
+        return [copy for copy in self.epoch.copies if copy.ranks is None or self.share in copy.ranks]
 
     @property
     def epoch(self) -> Epoch | None:
@@ -333,6 +373,8 @@ class ToyCluster:
         self.timers_are_slow = timers_are_slow
         self.others = tuple(f"store:{number}" for number in range(networks))  # of every worker
         self.rules = CoordinatorRules(job)
+        self.gate = UnitGate(self.rules)
+        self.ranks = job.plan.gpus_of(job.plan.workers[0])
         self.log: list[bytes] = []
         self.workers: list[ToyWorker] = []
         self.to_coordinator: deque[Event] = deque()  # plans and timers
@@ -345,19 +387,22 @@ class ToyCluster:
         self.is_down = False
         self.replan: Replan = Regrouping(job.plan) if regroups else Rerouting(job.plan)
         self.resume = resume
-        self.office = ToyOffice()
+        self.offices = [ToyOffice() for _ in range(self.ranks)]  # between ranks of the same number
         self.examined: list[tuple[int, str]] = []  # in which epoch, who
-        self.mail: dict[tuple[int, Copy], State] = {}
+        self.mail: dict[tuple[int, Copy, int], State] = {}
         self.made: dict[str, str] = {}  # by name, what is not as all others make it at a job's start
         for worker in job.plan.live_workers():
-            self.start(worker.name)
+            for rank in range(self.ranks):
+                self.start(rank_name(worker.name, rank, self.ranks))
 
     # What a test does
 
-    def start(self, name: str, not_before: int = 0) -> ToyWorker:
-        """A new process says hello."""
+    def start(self, called: str, not_before: int = 0) -> ToyWorker:
+        """A new process, by what it is called, says hello."""
         self.connections += 1
-        worker = ToyWorker(name, self.connections, training=self.training)
+        share = int(called.partition(":")[2] or 0)
+        pid = len(self.workers) + 1
+        worker = ToyWorker(worker_of(called), self.connections, pid, share, self.ranks, training=self.training)
         worker.outbox.append(self._hello(worker, not_before, None))
         self.workers.append(worker)
         return worker
@@ -406,8 +451,9 @@ class ToyCluster:
     def restart_coordinator(self) -> None:
         """The coordinator dies and comes back from its log; messages on the wires are gone."""
         self.rules = CoordinatorRules(self.job)
+        self.gate = UnitGate(self.rules)
         for line in self.log:
-            self.rules.handle(decode_event(line))
+            self.gate.handle(decode_event(line))
         self.to_coordinator.clear()
         self.patience.clear()
         self.watch = None
@@ -427,6 +473,13 @@ class ToyCluster:
         worker.outbox.clear()
         worker.outbox.append(self._hello(worker, 0, worker.unanswered.returning))
         worker.outbox.extend(worker.unanswered.messages)
+
+    def has_place(self, worker: ToyWorker) -> bool:
+        """Whether a process is one of a worker that has a place, as far as it has heard."""
+        if self.ranks == 1:
+            return worker.connection in {member.connection for member in self.rules.members.values()}
+        is_there = worker.rules.rank is not None and worker.name in self.rules.members
+        return is_there and worker.epoch is not None and worker.epoch.epoch == self.rules.epoch
 
     def live(self) -> list[ToyWorker]:
         return [w for w in self.workers if w.is_alive and w.ended is None and not w.refused]
@@ -507,13 +560,15 @@ class ToyCluster:
             "store:1",
             plan,
             {},
-            0,
+            worker.pid,
             not_before,
             returning,
             self.others,
             None,
             evaluates,
             self.training.regroups,
+            worker.share,
+            worker.ranks,
         )
 
     def _hear(self, worker: ToyWorker) -> None:
@@ -527,7 +582,7 @@ class ToyCluster:
 
     def _feed(self, event: Event) -> None:
         self.log.append(encode_event(event))
-        for instruction in self.rules.handle(event):
+        for instruction in self.gate.handle(event):
             self._carry_out(instruction)
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -610,33 +665,50 @@ class ToyCluster:
             case Listen():
                 return bool(worker.heard)
             case Connect(epoch):  # groups form while every seat's process lives and enters the same epoch
-                return all(self._seated(seat, epoch) is not None for seat in epoch.seats)
+                return all(self._seated(seat, epoch, n) is not None for seat in epoch.seats for n in range(self.ranks))
             case CopyState(epoch, rank):  # not where the coordinator did not know that it had gone over to other layers
-                received = [copy for copy in epoch.copies if copy.target == rank]
+                received = [copy for copy in worker.copies if copy.target == rank]
                 there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
                 is_complete = epoch.nothing_committed or there >= set(range(*self._layers(worker)))
                 sums = (
                     [copy for copy in epoch.rest.copies if copy.target == epoch.seats[rank].place] if epoch.rest else []
                 )
-                is_summed = all((epoch.epoch, copy) in self.office.sums for copy in sums)
-                return is_complete and is_summed and all((epoch.epoch, copy) in self.mail for copy in received)
+                is_summed = all((epoch.epoch, copy) in self._office(worker).sums for copy in sums)
+                has_all = all((epoch.epoch, copy, worker.share) in self.mail for copy in received)
+                return is_complete and is_summed and has_all
             case ExamineGroups(epoch, rank):
                 suspects = {one for group in epoch.examine if rank in group for one in group}
-                return all(self._is_ready(epoch.seats[one], epoch) for one in suspects)
+                return all(self._is_ready(epoch.seats[one], epoch, worker.share) for one in suspects)
             case ReduceGradients():
-                return self._running(worker).can_go_on()
+                return self._running(worker).is_done or self._can_all_go_on(worker)
             case EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
-                others = [self._seated(seat, worker.groups) for seat in worker.groups.seats]
+                groups = worker.groups
+                others = [self._seated(seat, groups, n) for seat in groups.seats for n in range(self.ranks)]
                 return all(other is not None and other.in_iteration >= iteration for other in others)
         return True
 
-    def _seated(self, seat: RankAssignment, epoch: Epoch) -> ToyWorker | None:
-        return next((w for w in self.live() if w.name == seat.worker and w.groups == epoch), None)
+    def _seated(self, seat: RankAssignment, epoch: Epoch, share: int) -> ToyWorker | None:
+        there = (w for w in self.live() if (w.name, w.share) == (seat.worker, share))
+        return next((w for w in there if w.groups == epoch), None)
 
-    def _is_ready(self, seat: RankAssignment, epoch: Epoch) -> bool:
+    def _office(self, worker: ToyWorker) -> ToyOffice:
+        return self.offices[worker.share]
+
+    def _partners(self, worker: ToyWorker) -> list[ToyWorker | None]:
+        """All ranks of a worker that execute its iteration with it, itself included; None: one that does not."""
+        assert worker.groups is not None and worker.rules.rank is not None
+        seat = worker.groups.seats[worker.rules.rank]
+        there = [self._seated(seat, worker.groups, share) for share in range(self.ranks)]
+        return [one if one and one.rules.action == worker.rules.action and not one.hangs else None for one in there]
+
+    def _can_all_go_on(self, worker: ToyWorker) -> bool:
+        """Whether all ranks of a worker can do what comes next."""
+        return all(one is not None and self._running(one).can_go_on() for one in self._partners(worker))
+
+    def _is_ready(self, seat: RankAssignment, epoch: Epoch, share: int) -> bool:
         """Whether a worker has come so far in an epoch that it can be examined."""
-        other = self._seated(seat, epoch)
+        other = self._seated(seat, epoch, share)
         return other is not None and not isinstance(other.rules.action, Connect | CopyState)
 
     def _layers(self, worker: ToyWorker) -> Layers:
@@ -715,16 +787,18 @@ class ToyCluster:
         worker.outbox.append(message)
 
     def _send_copies(self, worker: ToyWorker, action: CopyState) -> None:
-        for copy in action.epoch.copies:
+        for copy in worker.copies:
             # One that has gone over to another stage already, and could not yet say so, has nothing to send.
             held = worker.state or {}
             if copy.source == action.rank and set(range(*copy.layers)) <= set(held):
-                self.mail[action.epoch.epoch, copy] = copy_of({layer: held[layer] for layer in range(*copy.layers)})
+                self.mail[action.epoch.epoch, copy, worker.share] = copy_of(
+                    {layer: held[layer] for layer in range(*copy.layers)}
+                )
         for one in rest_of(action.epoch).copies:
             if one.source == action.epoch.seats[action.rank].place:
                 assert worker.progress is not None, "who sends a sum has told that it has it"
                 sums = {layer: worker.progress.sums[layer] for layer in range(*one.layers)}
-                self.office.sums[action.epoch.epoch, one] = sums
+                self._office(worker).sums[action.epoch.epoch, one] = sums
 
     def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
         """What it has of its layers, and the rest from the mail."""
@@ -732,9 +806,9 @@ class ToyCluster:
         own = (worker.state if worker.rules.holds is not None else None) or {}
         if epoch.nothing_committed:
             own = {layer: [] for layer in range(*wanted)}
-        for copy in epoch.copies:
+        for copy in worker.copies:
             if copy.target == worker.rules.rank:
-                own |= copy_of(self.mail[epoch.epoch, copy])
+                own |= copy_of(self.mail[epoch.epoch, copy, worker.share])
         worker.state = {layer: own[layer] for layer in range(*wanted)}
         sums = self._sums_taken(worker, epoch) if epoch.rest is not None else {}
         made = self.made.get(worker.name, "as all others") if epoch.nothing_committed else None
@@ -747,7 +821,9 @@ class ToyCluster:
         worker.progress = worker.progress or ToyProgress(epoch.iteration)
         place = epoch.seats[worker.rules.rank].place
         moved = [
-            (one, self.office.sums[epoch.epoch, one]) for one in epoch.rest.copies if place in (one.source, one.target)
+            (one, self._office(worker).sums[epoch.epoch, one])
+            for one in epoch.rest.copies
+            if place in (one.source, one.target)
         ]
         taken = {layer: one for copy, sums in moved if copy.target == place for layer, one in sums.items()}
         worker.progress.take_over(epoch.rest, worker.plan, worker.rules.rank, layers_held(worker.rules.holds), taken)
@@ -802,19 +878,24 @@ class ToyCluster:
             if worker.progress is None or worker.progress.iteration != iteration:
                 worker.progress = ToyProgress(iteration)
             steps = {layer: len(taken) for layer, taken in worker.state.items()}
-            worker.run = ToyRun(worker.groups, worker.rules.rank, worker.progress, self.office, steps)
+            worker.run = ToyRun(worker.groups, worker.rules.rank, worker.progress, self._office(worker), steps)
         return worker.run
 
     def _execute(self, worker: ToyWorker) -> bool:
-        """Go on with the iteration for a while; gives whether it is done."""
+        """Go on with the iteration for a while, all ranks together; gives whether it is done."""
         run = self._running(worker)
-        while not run.is_done and run.can_go_on():
-            if run.is_about_to_sum:
-                self._say(worker, self._losses_told(worker, run))
-            run.go_on()
+        while not run.is_done and self._can_all_go_on(worker):
+            for one in self._partners(worker):
+                assert one is not None
+                self._go_on_with(one, self._running(one))
             if self.rng.random() < BREATHES:
                 break
         return run.is_done
+
+    def _go_on_with(self, worker: ToyWorker, run: ToyRun) -> None:
+        if run.is_about_to_sum:
+            self._say(worker, self._losses_told(worker, run))
+        run.go_on()
 
     def _losses(self, iteration: int, numbers: Iterable[int]) -> tuple[MicrobatchLoss, ...]:
         each = self.training.counts.get(iteration, 1.0)
@@ -830,8 +911,9 @@ class ToyCluster:
         ledger = run.ledger()
         last = self.job.plan.templates[0].stages[-1].layers[1] - 1
         losses = self._losses(iteration, ledger.get(last, ()))
-        is_finite = not (iteration in self.not_finite and run.layers[1] == last + 1)
-        norms = tuple((layer, self._square(worker, iteration)) for layer in self._first_held(worker))
+        is_last = worker.share == self.ranks - 1 and run.layers[1] == last + 1
+        is_finite = not (iteration in self.not_finite and is_last)
+        norms = tuple((layer, self._square(worker, iteration) / self.ranks) for layer in self._first_held(worker))
         told = None if run.program.rest is None else ledger_entries(ledger)
         return Vote(run.epoch.epoch, iteration, is_finite, tuple(run.done), losses, norms=norms, ledger=told)
 

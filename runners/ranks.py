@@ -1,0 +1,86 @@
+"""The processes of a job: one for each GPU of each live worker, and what they are called."""
+
+import os
+
+from ..schemas.errors import InvalidInputError
+from ..schemas.plan import Plan, rank_name, worker_of
+from ..schemas.text import counted
+
+
+def degree_of(plan: Plan) -> int:
+    """On how many GPUs each worker of a job is: as many processes it has.
+
+    Raises:
+        InvalidInputError: not all stages are on as many.
+    """
+    first, *others = {stage.tensor_parallel: None for template in plan.templates for stage in template.stages}
+    for t, template in enumerate(plan.templates):
+        for i, stage in enumerate(template.stages):
+            if others and stage.tensor_parallel != first:
+                raise InvalidInputError(
+                    f"this stage is on {stage.tensor_parallel} GPUs, the first one on {first}; workers of a job are on "
+                    "equally many",
+                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
+                    fix=f"plan with one degree for all stages, such as --tensor-parallel {min(first, *others)}; or run "
+                    "it by PlanRunner in a torchrun script (docs/library.md)",
+                )
+    return first
+
+
+def processes_of(plan: Plan) -> tuple[str, ...]:
+    """The names of a job's processes, `k/i`, or `k/i:r` where a worker is on several GPUs: that of rank 0 first."""
+    return tuple(rank_name(worker.name, rank, plan.gpus_of(worker)) for worker, rank in plan.live_ranks())
+
+
+def name_of_rank(plan: Plan, worker: str | None) -> str:
+    """The name of this process: as given, else that of number RANK, or SLURM_PROCID, of the plan's live ones.
+
+    Raises:
+        InvalidInputError: there is neither, or the plan has no such worker, or rank of it.
+    """
+    if worker is not None:
+        require_process(plan, worker)
+        return worker
+    live, rank = processes_of(plan), os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+    if rank is None or not rank.isdecimal() or int(rank) >= len(live):
+        workers = counted_processes(plan)
+        raise InvalidInputError(
+            f"this is process {rank} of a job, the plan has {workers}" if rank else "nothing says which worker this is",
+            where="RANK",
+            fix=f"give --worker {_kind_of_name(degree_of(plan))}, or start {len(live)} "
+            f"{'workers' if degree_of(plan) == 1 else 'processes'} with torchrun",
+        )
+    return live[int(rank)]
+
+
+def counted_processes(plan: Plan) -> str:
+    """How many processes a job of a plan has, in words: `4 live workers`, or `4 live workers on 2 GPUs each`."""
+    workers, degree = len(plan.live_workers()), degree_of(plan)
+    each = f" on {degree} GPUs {'each' if workers > 1 else ''}".rstrip() if degree > 1 else ""
+    return f"{workers} live workers{each}"
+
+
+def require_process(plan: Plan, name: str) -> None:
+    """Raise InvalidInputError unless a plan has a process of that name; a dead worker's is one, too."""
+    kind = _kind_of_name(degree_of(plan))
+    found = next((one for one in plan.workers if one.name == worker_of(name)), None)
+    if found is None:
+        raise InvalidInputError(
+            f"the plan has no worker {worker_of(name)}", where="--worker", fix=f"name one as {kind}"
+        )
+    ranks = plan.gpus_of(found)
+    names = [rank_name(found.name, rank, ranks) for rank in range(ranks)]
+    if name not in names:
+        raise InvalidInputError(
+            f"worker {found.name} is on {counted(ranks, 'GPU')}, and {name} is not the name of its process"
+            if ranks == 1
+            else f"worker {found.name} is {ranks} processes, one on each of its GPUs, and {name} is none of them",
+            where="--worker",
+            fix=f"name it as {kind}: {' or '.join(names[:: max(1, ranks - 1)])}"
+            if ranks < 3
+            else f"name one as {kind}, from {names[0]} to {names[-1]}",
+        )
+
+
+def _kind_of_name(degree: int) -> str:
+    return "k/i" if degree == 1 else "k/i:r"

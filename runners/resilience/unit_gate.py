@@ -1,0 +1,659 @@
+"""What stands between a coordinator's rules and processes: it makes of all ranks of a worker one member.
+
+The rules (rules.py) know workers. A worker of one rank passes through as it is. Of a worker of several ranks (tensor
+parallelism) the processes `k/i:0`, `k/i:1`, … are gathered here: once all are there, on one machine, the rules hear of
+*one* arrival, on a connection with a negative number. What the rules tell that connection goes to all its ranks; what
+the ranks say is merged (rank_merging.py) and heard once all have said it.
+
+Where a rank is lost, the rules lose the worker. Its other ranks are orphans: they keep their processes, hear of the
+epoch that begins without them, and wait. When another process of the missing rank is there, the worker arrives anew;
+if one waited before (a standby), in the same moment, and then orphans still have their state as of the last commit:
+they are left out of the copies (`Copy.ranks`), so that only the part of the lost rank is sent.
+
+Pure and deterministic, as the rules are: the coordinator's log (journal.py) has the events of processes, and replaying
+it through the gate leads to the same rules.
+
+NTP ("Nonuniform-Tensor-Parallelism", 2025) names the problem: one lost GPU costs a whole tensor-parallel group.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...schemas.documents import digest
+from ...schemas.plan import Layers
+from .events import (
+    Announce,
+    Announcement,
+    Arrived,
+    Drop,
+    Event,
+    Finish,
+    Instruction,
+    Lost,
+    RanksOrphaned,
+    RanksReplaced,
+    Restarted,
+    Said,
+    Tell,
+    WorkerFailed,
+    WorkerRefused,
+)
+from .membership import stranger_to
+from .progress import FAILED, HUNG
+from .protocol import (
+    Copy,
+    End,
+    Epoch,
+    FromCoordinator,
+    Halt,
+    Hello,
+    Inquiry,
+    Leaving,
+    LossesTold,
+    Publish,
+    Published,
+    Ready,
+    Refused,
+    Regroup,
+    Saved,
+    StandingTold,
+    Suspect,
+    Vote,
+    Whereabouts,
+)
+from .rank_merging import (
+    known_by_all,
+    unlike_votes,
+    worker_hello,
+    worker_ready,
+    worker_saved,
+    worker_standing,
+    worker_vote,
+    worker_whereabouts,
+)
+from .rules import CoordinatorRules
+
+Identity = tuple[int, str]  # of a process: its number, and its meeting place
+
+
+@dataclass(eq=False)
+class RankProcess:
+    """One process of a worker of several ranks.
+
+    Attributes:
+        connection: where it is reached.
+        hello: what it said.
+        unit: the whole worker that it is a rank of; None: it waits until there is one.
+        was_seated: it is, or was, a rank of a worker with a seat, and has not heard of an epoch without that.
+        holds: the layers whose state, its own part of it, it has; None: none.
+        as_of: the last commit that its state knows of; None: the latest.
+        entered: the last epoch that it was told of.
+        is_dismissed: it was told to end.
+        heard: what it was told last.
+    """
+
+    connection: int
+    hello: Hello
+    unit: "WorkerUnit | None" = None
+    was_seated: bool = False
+    holds: tuple[Layers, ...] | None = None
+    as_of: int | None = None
+    entered: int = 0
+    is_dismissed: bool = False
+    heard: FromCoordinator | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """By which it is known again on another connection."""
+        return self.hello.pid, self.hello.store
+
+    @property
+    def machine(self) -> str | None:
+        """Where it is, as far as it says."""
+        return None if self.hello.cores is None else self.hello.cores.machine
+
+    def has(self, layers: Layers, committed: int) -> bool:
+        """Whether it has the state of these layers as of a commit."""
+        if self.as_of not in (None, committed):
+            return False
+        return any(first <= layers[0] and layers[1] <= stop for first, stop in self.holds or ())
+
+
+@dataclass(eq=False)
+class WorkerUnit:
+    """A worker all of whose ranks are there.
+
+    Attributes:
+        number: of its connection, to the rules: negative.
+        processes: by rank.
+        said: what some of its ranks have said, and not all, by what it is and by rank.
+        inquiry: the number of the last one.
+        answers: to that, by rank.
+        complaints: by epoch, with whom it has lost touch.
+        is_leaving: whether one of its ranks has said so.
+    """
+
+    number: int
+    processes: tuple[RankProcess, ...]
+    said: dict[tuple[type[Any], Any], dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
+    inquiry: int = 0
+    answers: dict[int, Whereabouts] = field(default_factory=dict)
+    complaints: dict[int, str | None] = field(default_factory=dict)
+    is_leaving: bool = False
+
+    @property
+    def worker(self) -> str:
+        """Its name."""
+        return self.processes[0].hello.worker
+
+    @property
+    def not_before(self) -> int:
+        """The first iteration that it wants to take part in."""
+        return max(one.hello.not_before for one in self.processes)
+
+    def all_said(self, rank: int, what: Any, message: Any) -> list[Any] | None:
+        """Note what a rank has said; what all have said, by rank, once they have."""
+        told = self.said[type(message), what]
+        told[rank] = message
+        if len(told) < len(self.processes):
+            return None
+        del self.said[type(message), what]
+        return [told[number] for number in sorted(told)]
+
+    def culprits(self) -> list[RankProcess]:
+        """Who hangs, when the worker does: the ranks that have not answered, or the one that holds up the others."""
+        silent = [one for one in self.processes if one.hello.rank not in self.answers]
+        return silent or [self.processes[worker_whereabouts(self.worker, self.answers)[0]]]
+
+
+@dataclass
+class AwaitedUnit:
+    """A worker with a seat that is expected back after a restart of the coordinator.
+
+    Attributes:
+        identities: of its processes, by rank.
+        back: those that are back, by rank.
+    """
+
+    identities: dict[int, Identity]
+    back: dict[int, RankProcess] = field(default_factory=dict)
+
+
+class UnitGate:
+    """The rules of a coordinator, for processes.
+
+    Args:
+        rules: of the job, which know workers.
+    """
+
+    def __init__(self, rules: CoordinatorRules) -> None:
+        job = rules.job
+        self._rules, self._job = rules, job
+        self._degrees = {worker.name: job.plan.gpus_of(worker) for worker in job.plan.workers}
+        self._digest = digest(job.plan)
+        self._settings: dict[str, Any] | None = None
+        self._processes: dict[int, RankProcess] = {}
+        self._units: dict[int, WorkerUnit] = {}
+        self._awaited: dict[str, AwaitedUnit] = {}
+        self._count = 0  # of units so far
+        self._epoch: tuple[Epoch, Epoch] | None = None  # the last one, as the rules and as the ranks know it
+        self._now_s = 0.0
+        self._out: list[Instruction] = []
+        self._notes: list[Instruction] = []
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """What to do now that this has happened; arguments and results are of processes."""
+        self._now_s, self._out = event.now_s, []
+        match event:
+            case Arrived():
+                self._arrive(event)
+            case Lost():
+                self._lose(event)
+            case Said():
+                self._hear(event)
+            case Restarted():
+                self._restart(event)
+            case _:
+                self._pass(event)
+        while arrived := self._made_whole():  # also of who is left without those whom the rules have given up
+            self._pass(*arrived)
+        notes, self._notes = self._notes, []
+        return self._out + notes
+
+    # Who is there
+
+    def _arrive(self, event: Arrived) -> None:
+        hello = event.hello
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            self._out += [Tell(event.connection, refusal), Drop(event.connection)]
+            self._announce(WorkerRefused(worker=hello.process, reason=refusal.reason))
+        elif hello.ranks == 1:
+            self._pass(event)
+        else:
+            self._settings = hello.job
+            process = RankProcess(event.connection, hello)
+            if hello.returning is not None:
+                process.was_seated, process.entered = True, hello.returning.epoch
+            self._processes[event.connection] = process
+            if self._is_awaited(process):
+                self._take_back(process)
+
+    def _refusal(self, hello: Hello) -> Refused | None:
+        """Why a process may not come in; the rules see to workers of one rank, and to names that the plan lacks."""
+        degree = self._degrees.get(hello.worker, hello.ranks)
+        if hello.ranks != degree:
+            ranks = "a single GPU" if hello.ranks == 1 else f"one of {hello.ranks} ranks"
+            return Refused(f"it is {ranks}, and the plan has {degree} of worker {hello.worker}")
+        if degree == 1:
+            return None
+        if hello.rank >= degree:
+            return Refused(f"there is no rank {hello.rank} among the {degree} of worker {hello.worker}")
+        if self._rules.phase in ("halting", "ended"):
+            return Refused("the job is over")
+        progress = (self._rules.epoch, self._rules.committed)
+        reason = stranger_to(hello, self._digest, self._settings, self._degrees, progress)
+        return self._double(hello) if reason is None else Refused(reason)
+
+    def _double(self, hello: Hello) -> Refused | None:
+        """Refuse a second process that waits for the same thing, and one on another machine than its partners."""
+        waiting = [one for one in self._waiting(hello.worker) if not self._is_awaited(one)]
+        same = [one for one in waiting if (one.hello.rank, one.hello.not_before) == (hello.rank, hello.not_before)]
+        newcomer = RankProcess(-1, hello)
+        if self._is_awaited(newcomer):
+            return None
+        if same:
+            return Refused(f"rank {hello.rank} of worker {hello.worker} is there already", retry=True)
+        apart = [one for one in waiting if not one.was_seated and not self._is_near(one, newcomer)]
+        if not apart:
+            return None
+        return Refused(
+            f"it is on another machine than {apart[0].hello.process}: all ranks of a worker are on one, unless the job "
+            "is started with --tp-across"
+        )
+
+    def _is_near(self, one: RankProcess, other: RankProcess) -> bool:
+        return self._job.tp_across or None in (one.machine, other.machine) or one.machine == other.machine
+
+    def _waiting(self, worker: str) -> list[RankProcess]:
+        """A worker's processes that are ranks of no whole worker, in the order of their arrival."""
+        return [one for one in self._processes.values() if one.hello.worker == worker and one.unit is None]
+
+    def _is_seated(self, unit: WorkerUnit) -> bool:
+        member = self._rules.members.get(unit.worker)
+        return member is not None and member.connection == unit.number
+
+    def _made_whole(self) -> list[Arrived]:
+        """Workers of whom all ranks are there now, and were not before."""
+        is_gathering = self._rules.phase == "gathering"
+        if self._rules.phase in ("halting", "ended") or (is_gathering and self._spares < self._job.spare_ranks):
+            return []
+        workers = dict.fromkeys(one.hello.worker for one in self._processes.values() if one.unit is None)
+        return [arrived for worker in workers for arrived in self._whole_of(worker)]
+
+    @property
+    def _spares(self) -> int:
+        """How many processes there are beside the first of each rank."""
+        return len(self._processes) - len({one.hello.process for one in self._processes.values()})
+
+    def _whole_of(self, worker: str) -> Iterator[Arrived]:
+        if worker in self._awaited:
+            return
+        chosen = self._chosen(worker)
+        if chosen is None:
+            return
+        unit = self._unit(chosen)
+        orphaned = [one for one in chosen if one.was_seated]
+        if orphaned and len(orphaned) < len(chosen):
+            replaced = tuple(one.hello.rank for one in chosen if not one.was_seated)
+            committed = self._rules.committed
+            has = {one.hello.rank for one in orphaned if one.holds and one.as_of in (None, committed)}
+            lacking = tuple(one.hello.rank for one in chosen if one.hello.rank not in has)
+            self._announce(RanksReplaced(worker=worker, ranks=replaced, lacking=lacking))
+        yield Arrived(self._now_s, unit.number, worker_hello([one.hello for one in chosen]))
+
+    def _chosen(self, worker: str) -> tuple[RankProcess, ...] | None:
+        """A process for each rank of a worker, all near each other; None where there are none, or no use for them."""
+        waiting = self._waiting(worker)
+        units = [unit for unit in self._units.values() if unit.worker == worker]
+        if any(self._is_seated(unit) or unit.not_before <= self._rules.committed + 1 for unit in units):
+            # Whoever waits is a standby; but a whole worker may be appointed to take the place of this one.
+            appointed = {one.hello.not_before for one in waiting if one.hello.not_before > self._rules.committed + 1}
+            sets = [[one for one in waiting if one.hello.not_before == at] for at in sorted(appointed)]
+            taken = {unit.not_before for unit in units}
+            sets = [found for found in sets if found[0].hello.not_before not in taken]
+        else:
+            sets = [waiting]
+        for found in sets:
+            for near in ([one for one in found if self._is_near(one, first)] for first in found):
+                chosen = tuple(self._best(near, rank) for rank in range(self._degrees[worker]))
+                if None not in chosen:
+                    return tuple(one for one in chosen if one is not None)
+        return None
+
+    def _best(self, processes: Iterable[RankProcess], rank: int) -> RankProcess | None:
+        """The one to be a rank: who has state, who was one, who comes first."""
+
+        def order(one: RankProcess) -> tuple[bool, bool, int, int]:
+            is_current = bool(one.holds) and one.as_of in (None, self._rules.committed)
+            return not is_current, not one.was_seated, one.hello.not_before, one.connection
+
+        return min((one for one in processes if one.hello.rank == rank), key=order, default=None)
+
+    def _unit(self, processes: Sequence[RankProcess]) -> WorkerUnit:
+        self._count += 1
+        unit = WorkerUnit(-self._count, tuple(processes))
+        self._units[unit.number] = unit
+        for one in processes:
+            one.unit = unit
+        return unit
+
+    def _dissolve(self, unit: WorkerUnit) -> None:
+        """A worker is whole no more; its ranks wait."""
+        is_seated = self._is_seated(unit)
+        del self._units[unit.number]
+        for one in unit.processes:
+            one.unit = None
+            if is_seated and one.as_of is None:
+                one.as_of = self._rules.committed
+
+    # Who is lost
+
+    def _lose(self, event: Lost) -> None:
+        process = self._processes.pop(event.connection, None)
+        if process is None:
+            self._pass(event)
+            return
+        name, unit = process.hello.process, process.unit
+        for awaited in self._awaited.values():
+            awaited.back = {rank: one for rank, one in awaited.back.items() if one is not process}
+        if unit is None:
+            if self._rules.phase == "running":
+                self._announce(WorkerFailed(worker=name, reason=f"{event.reason} while waiting"))
+        else:
+            self._lose_unit(unit, f"rank {process.hello.rank}: {event.reason}")
+
+    def _lose_unit(self, unit: WorkerUnit, reason: str) -> None:
+        """A worker is whole no more, but it is again at once where somebody waits who can take the place."""
+        is_seated = self._is_seated(unit)
+        self._dissolve(unit)
+        arrived = self._made_whole()
+        self._pass(Lost(self._now_s, unit.number, reason), *arrived)
+        if is_seated and not any(one.hello.worker == unit.worker for one in arrived):
+            self._tell_of_orphans(unit)
+
+    def _tell_of_orphans(self, unit: WorkerUnit) -> None:
+        left = {one.hello.rank for one in unit.processes if one.connection in self._processes}
+        missing = tuple(rank for rank in range(len(unit.processes)) if rank not in left)
+        if left and missing and self._rules.phase == "running":
+            self._announce(RanksOrphaned(worker=unit.worker, missing=missing, waiting=tuple(sorted(left))))
+
+    def _expel(self, unit: WorkerUnit, reason: str) -> None:
+        """All its ranks are given up."""
+        for one in unit.processes:
+            self._out += [Tell(one.connection, End(FAILED, reason)), Drop(one.connection)]
+            del self._processes[one.connection]
+        self._lose_unit(unit, reason)
+
+    def _tear(self, unit: WorkerUnit) -> None:
+        """Its ranks have no whole state together: it begins anew, as one that has none."""
+        for one in unit.processes:
+            one.holds = None
+        self._lose_unit(unit, "its ranks hold other layers than each other")
+
+    # A coordinator that was restarted
+
+    def _restart(self, event: Restarted) -> None:
+        """Connections are gone; processes that are alive will be back, and are known again."""
+        seated = [unit for unit in self._units.values() if self._is_seated(unit)]
+        known = {one.worker: {rank: own.identity for rank, own in enumerate(one.processes)} for one in seated}
+        before = {worker: awaited.identities for worker, awaited in self._awaited.items()}
+        self._awaited = {worker: AwaitedUnit(identities) for worker, identities in {**before, **known}.items()}
+        self._processes.clear()
+        self._units.clear()
+        self._pass(event)
+
+    def _is_awaited(self, process: RankProcess) -> bool:
+        awaited = self._awaited.get(process.hello.worker)
+        return awaited is not None and awaited.identities.get(process.hello.rank) == process.identity
+
+    def _take_back(self, process: RankProcess) -> None:
+        """A rank is back; with the last one, its worker is."""
+        worker = process.hello.worker
+        awaited = self._awaited[worker]
+        awaited.back[process.hello.rank] = process
+        if len(awaited.back) < self._degrees[worker]:
+            return
+        processes = [awaited.back[rank] for rank in sorted(awaited.back)]
+        member = self._rules.members[worker]
+        for one in processes:
+            one.holds = member.holds
+        del self._awaited[worker]
+        unit = self._unit(processes)
+        hellos = [one.hello for one in processes]
+        self._pass(Arrived(self._now_s, unit.number, worker_hello(hellos, known_by_all(hellos))))
+
+    def _wait_no_longer(self) -> None:
+        """Workers whom the rules do not expect back any more are not awaited here either."""
+        expected = {name for name, member in self._rules.members.items() if member.connection is None}
+        self._awaited = {worker: one for worker, one in self._awaited.items() if worker in expected}
+
+    # What ranks say
+
+    def _hear(self, event: Said) -> None:
+        process, message = self._processes.get(event.connection), event.message
+        if process is None:
+            self._pass(event)
+            return
+        unit = process.unit
+        if isinstance(message, Ready):
+            self._note_held(process, message)
+        if unit is None:
+            if isinstance(message, Leaving):
+                self._let_go(process)
+            return
+        if self._has_torn(unit, process.hello.rank, message):
+            self._tear(unit)
+            return
+        found = self._merged(unit, process.hello.rank, message)
+        if found is not None:
+            self._pass(Said(self._now_s, unit.number, found))
+
+    def _note_held(self, process: RankProcess, ready: Ready) -> None:
+        is_past = ready.epoch < process.entered and not process.was_seated and process.unit is None
+        if not is_past:  # else it has dropped that on hearing of an epoch without it
+            process.holds = ready.holds
+
+    def _let_go(self, process: RankProcess) -> None:
+        del self._processes[process.connection]
+        self._out += [
+            Tell(process.connection, End(0, "left as asked, before it had a place")),
+            Drop(process.connection),
+        ]
+
+    def _merged(self, unit: WorkerUnit, rank: int, message: Any) -> Any:
+        """What the rules are to hear now that a rank has said something; None: nothing yet."""
+        match message:
+            case Published() | LossesTold():
+                return message if rank == 0 else None
+            case Leaving():
+                is_first, unit.is_leaving = not unit.is_leaving, True
+                return message if is_first else None
+            case Suspect():
+                return self._complaint(unit, message)
+            case Whereabouts(inquiry) if inquiry == unit.inquiry:
+                unit.answers[rank] = message
+                has_answered = len(unit.answers) == len(unit.processes)
+                return worker_whereabouts(unit.worker, unit.answers)[1] if has_answered else None
+            case Whereabouts():
+                return None
+            case Ready(epoch=what) | StandingTold(epoch=what):
+                told = unit.all_said(rank, what, message)
+            case Vote():
+                told = unit.all_said(rank, (message.epoch, message.iteration), message)
+            case Saved():
+                layers = None if message.part is None else message.part.layers
+                return self._saved(unit, rank, layers, message)
+        return None if told is None else self._joined(unit, told)
+
+    def _joined(self, unit: WorkerUnit, told: list[Any]) -> Any:
+        """What all ranks have said, as one; None where that is the end of the worker as it is."""
+        if isinstance(told[0], Vote):
+            wrong = unlike_votes(told)
+            if wrong is not None:
+                self._expel(unit, wrong)
+                return None
+            return worker_vote(told)
+        found = worker_ready(told) if isinstance(told[0], Ready) else worker_standing(told)
+        if found is None:
+            self._tear(unit)
+        return found
+
+    def _saved(self, unit: WorkerUnit, rank: int, layers: Layers | None, message: Saved) -> Saved | None:
+        if layers is None:
+            return worker_saved([message]) if rank == 0 else replace(message, error=f"rank {rank}: {message.error}")
+        told = unit.all_said(rank, (message.iteration, layers), message)
+        return None if told is None else worker_saved(told)
+
+    def _complaint(self, unit: WorkerUnit, suspect: Suspect) -> Suspect | None:
+        """The first of an epoch, and the first that says with whom; partners that have lost each other do not."""
+        peer = None if suspect.peer == unit.worker else suspect.peer
+        if suspect.epoch in unit.complaints and (peer is None or unit.complaints[suspect.epoch] is not None):
+            return None
+        unit.complaints[suspect.epoch] = peer
+        return replace(suspect, peer=peer)
+
+    def _has_torn(self, unit: WorkerUnit, rank: int, message: Any) -> bool:
+        """Whether some ranks have gone over to other layers in an epoch, and this one, as it shows now, never will."""
+        now = getattr(message, "epoch", 0)
+        member = self._rules.members.get(unit.worker)
+        known = None if member is None or not self._is_seated(unit) else member.holds
+        for kind, epoch in list(unit.said):
+            if kind is Ready and epoch < now and rank not in unit.said[kind, epoch]:
+                held = {ready.holds for ready in unit.said.pop((kind, epoch)).values()}
+                if known is not None and held != {known}:
+                    return True
+        return False
+
+    # What the rules say
+
+    def _pass(self, *events: Event) -> None:
+        """Let the rules have it, and say what they want to those whom it concerns."""
+        for instruction in self._rules.handle(*events):
+            match instruction:
+                case Tell():
+                    self._tell(instruction)
+                case Drop(connection) if connection < 0:
+                    self._drop(connection)
+                case Finish():
+                    self._dismiss_all(instruction)
+                    self._out.append(instruction)
+                case _:
+                    self._out.append(instruction)
+        self._forget_dismissed()
+        self._wait_no_longer()
+
+    def _tell(self, tell: Tell) -> None:
+        message = tell.message
+        if isinstance(message, Epoch):
+            message = self._as_told(message)
+        unit = self._units.get(tell.connection)
+        if tell.connection >= 0:
+            self._out.append(Tell(tell.connection, message))
+        elif unit is not None:
+            for one in self._addressed(unit, message):
+                self._tell_process(one, message)
+        if isinstance(message, Epoch | Regroup | Halt):
+            self._tell_orphans(message)
+
+    def _addressed(self, unit: WorkerUnit, message: FromCoordinator) -> Sequence[RankProcess]:
+        """Whom of a worker's ranks a message is for."""
+        match message:
+            case Publish():
+                return unit.processes[:1]
+            case End(exit_code=code) if code == HUNG:
+                return unit.culprits()
+            case Inquiry(number):
+                unit.inquiry = number
+                unit.answers.clear()
+        return unit.processes
+
+    def _tell_process(self, process: RankProcess, message: FromCoordinator) -> None:
+        if isinstance(message, Epoch):
+            if message.epoch <= process.entered:
+                return  # it came back to a restarted coordinator, and had heard it before
+            process.entered = message.epoch
+            self._note_seat(process, message)
+        process.is_dismissed = process.is_dismissed or isinstance(message, End | Refused)
+        process.heard = message
+        self._out.append(Tell(process.connection, message))
+
+    def _note_seat(self, process: RankProcess, epoch: Epoch) -> None:
+        unit = process.unit
+        if unit is not None and self._is_seated(unit):
+            is_current = process.as_of in (None, epoch.iteration - 1)
+            process.holds, process.as_of, process.was_seated = process.holds if is_current else None, None, True
+        else:
+            process.holds, process.was_seated = None, False
+
+    def _tell_orphans(self, message: Epoch | Regroup | Halt) -> None:
+        """Who was a rank of a worker that is lost is in its epoch until it hears of the next one."""
+        seats = message.seats if isinstance(message, Epoch) else message.members if isinstance(message, Regroup) else ()
+        seated = {seat.worker for seat in seats}
+        for one in list(self._processes.values()):
+            is_there = one.unit is not None and self._is_seated(one.unit)
+            if one.was_seated and not is_there and one.hello.worker not in seated and one.heard is not message:
+                self._tell_process(one, message)
+
+    def _as_told(self, message: Epoch) -> Epoch:
+        """An epoch with copies for those ranks only that lack the state."""
+        if self._epoch is None or self._epoch[0] is not message:
+            copies = tuple(self._copy_for_ranks(copy, message) for copy in message.copies)
+            self._epoch = message, message if copies == message.copies else replace(message, copies=copies)
+        return self._epoch[1]
+
+    def _copy_for_ranks(self, copy: Copy, epoch: Epoch) -> Copy:
+        worker = epoch.seats[copy.target].worker
+        unit = next((one for one in self._units.values() if one.worker == worker and self._is_seated(one)), None)
+        if unit is None:
+            return copy
+        committed = epoch.iteration - 1
+        lacking = tuple(one.hello.rank for one in unit.processes if not one.has(copy.layers, committed))
+        return copy if len(lacking) == len(unit.processes) else replace(copy, ranks=lacking)
+
+    def _drop(self, number: int) -> None:
+        """Part with those of a worker that were told to end; the others wait."""
+        unit = self._units.get(number)
+        if unit is None:
+            return
+        gone = [one for one in unit.processes if one.is_dismissed]
+        for one in gone:
+            self._out.append(Drop(one.connection))
+            del self._processes[one.connection]
+        self._dissolve_given_up(unit)
+
+    def _dissolve_given_up(self, unit: WorkerUnit) -> None:
+        """The rules have given up a worker with a seat already; what its other ranks have is as of the last commit."""
+        del self._units[unit.number]
+        for one in unit.processes:
+            one.unit = None
+            one.as_of = self._rules.committed if one.as_of is None else one.as_of
+        self._tell_of_orphans(unit)
+
+    def _dismiss_all(self, finish: Finish) -> None:
+        """The job is over, also for those who wait."""
+        for one in self._processes.values():
+            if not one.is_dismissed:
+                self._tell_process(one, End(finish.exit_code, finish.reason))
+
+    def _forget_dismissed(self) -> None:
+        for one in [one for one in self._processes.values() if one.is_dismissed]:
+            del self._processes[one.connection]
+            if one.unit is not None and self._units.get(one.unit.number) is one.unit:
+                del self._units[one.unit.number]
+
+    def _announce(self, what: Announcement) -> None:
+        """For people, after what the rules have to say of it."""
+        self._notes.append(Announce(replace(what, epoch=self._rules.epoch, iteration=self._rules.committed + 1)))
