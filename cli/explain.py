@@ -88,7 +88,13 @@ def _memory(plan: "Plan", profile: "Profile", sharded: bool) -> tuple[dict[str, 
     limit = profile.device.memory_bytes
     of = "" if limit is None else f", of {print_bytes(limit)}"
     total = f"The fullest GPU holds some {print_bytes(found.total_bytes)}{of}:"
-    return {**parts, "total": found.total_bytes}, "\n".join([total, *rows])
+    told = {**parts, "total": found.total_bytes}
+    if plan.shards_optimizer and not sharded:
+        later = fullest(memory_of(profile, plan, after_losses=True))
+        assert later is not None
+        told["total_after_losses"] = later.total_bytes
+        rows.append(f"Its peers share the optimizer's state; once one is lost, it is {print_bytes(later.total_bytes)}.")
+    return told, "\n".join([total, *rows])
 
 
 def _of_plan(plan: "Plan", path: str) -> tuple["Explanation", dict[str, Any], str]:

@@ -229,6 +229,15 @@ TensorParallelOption = Annotated[
 ]
 
 
+ShardOptimizerOption = Annotated[
+    bool,
+    typer.Option(
+        "--shard-optimizer",
+        help="Peers share the optimizer's state, each part on two of them; memory also suffices once one is lost.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class ShapeOptions:
     """What is planned."""
@@ -238,6 +247,7 @@ class ShapeOptions:
     dp: Annotated[int, typer.Option("--dp", min=1, help="Pipelines (data-parallel degree).")] = 1
     memory_limit: MemoryLimit = None
     tensor_parallel: TensorParallelOption = None
+    shard_optimizer: ShardOptimizerOption = False
 
     def given(self) -> dict[str, Any]:
         """What planners are called with."""

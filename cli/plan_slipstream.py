@@ -18,6 +18,7 @@ from .options import (
     OverlayOption,
     PlacementOption,
     PlanOutput,
+    ShardOptimizerOption,
     Slow,
     TechniqueOption,
     TensorParallelOption,
@@ -84,6 +85,7 @@ def slipstream(
     placement: PlacementOption = "plain",
     chunks: ChunksOption = None,
     tensor_parallel: TensorParallelOption = None,
+    shard_optimizer: ShardOptimizerOption = False,
     cluster: ClusterOption = None,
     overlay: OverlayOption = None,
     *,
@@ -111,6 +113,7 @@ def slipstream(
         require_one,
         units_of,
     )
+    from ..planners.plain.verbs import sharing
     from ..planners.shape import Shape
     from ..planners.slipstream.cluster import AtlasRequest
     from ..schemas.documents import read_document
@@ -131,7 +134,9 @@ def slipstream(
         missing = next(name for name, value in needed.items() if value is None)
         raise InvalidInputError("it must be given", where=missing, fix="give it, or take a plan from an atlas: --from")
     site, unit = site_of(cluster, overlay), parse_block(failure_unit, "--failure-unit")
-    shape = Shape(pp, dp, microbatches, parse_memory_limit(memory_limit), parse_link_delays(link_delay))
+    limits_bytes, delays_s = parse_memory_limit(memory_limit), parse_link_delays(link_delay)
+    share = sharing(shard_optimizer, dp, technique, places)
+    shape = Shape(pp, dp, microbatches, limits_bytes, delays_s, share=share)
     choice = parse_placement(placement, chunks)
     request = AtlasRequest(shape, technique, unit, effort.effort(), cost, parse_slow_places(slow))
     read, asked = read_document(profile, Profile), first_asked(request, choice)

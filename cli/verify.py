@@ -53,7 +53,7 @@ def command(
     for name, document in (one for path in plans for one in _read(path)):
         plan = document if isinstance(document, Plan) else document.plan
         check_profile(plan, profile)
-        found[name] = _problems(document, timeline)
+        found[name] = _problems(document, timeline) or _without_room(plan, profile)
         if not (common.as_json or as_github):
             _print(name, document, found[name])
     if common.as_json:
@@ -102,6 +102,17 @@ def _problems(document: "Plan | Resumption", timeline: str | None) -> Sequence["
     if timeline is not None and not problems:
         problems = check_timeline(document, read_document(timeline, Timeline))
     return problems
+
+
+def _without_room(plan: "Plan", profile: str | None) -> Sequence["Violation"]:
+    """Who has no room for what it holds, as far as the profile and nothing else says what there is."""
+    if profile is None or plan.planner.options.get("memory_limit_bytes") is not None or "cluster" in plan.inputs:
+        return []
+    from ..schemas.check_memory import check_memory
+    from ..schemas.documents import read_document
+    from ..schemas.profile import Profile
+
+    return check_memory(plan, read_document(profile, Profile))
 
 
 def _tree(found: Mapping[str, Sequence["Violation"]]) -> dict[str, object]:

@@ -17,6 +17,7 @@ from ..schemas.errors import InfeasibleError, NoRoomError, remark
 from ..schemas.fields import STRICT, Bytes, Count, Ratio, Seconds
 from ..schemas.plan import Plan, Proof
 from ..schemas.profile import Profile
+from ..schemas.sharded import OptimizerShare
 from ..schemas.text import counted, joined
 from .choosing import best_compared, worth_of, worth_words
 from .shape import Shape, template_of
@@ -48,12 +49,12 @@ class DegreeChoice:
     @property
     def fitting(self) -> list[int]:
         """The degrees of the profile, one for all stages, that the machines have room for: in GPUs and in memory."""
-        return [one for one in degrees_within(self.profile, self.shape, self.cluster) if self._has_memory(one)]
+        return [one for one in degrees_within(self.profile, self.shape, self.cluster) if self.has_memory(one)]
 
-    def _has_memory(self, degree: int) -> bool:
-        """Whether a GPU holds its share of a stage, and of one micro-batch, at a degree."""
+    def has_memory(self, degrees: Degrees) -> bool:
+        """Whether a GPU holds its share of a stage, and of one micro-batch, at these degrees."""
         try:
-            template = template_of(self.profile, replace(self.shape, tensor_parallel=degree))
+            template = template_of(self.profile, replace(self.shape, tensor_parallel=degrees))
         except InfeasibleError:
             return False
         needs = (sum(template.stages[stage].activation_bytes for stage in held) for held in template.columns)
@@ -169,7 +170,8 @@ def naming_what_fits(choice: DegreeChoice) -> Iterator[None]:
     try:
         yield
     except NoRoomError as error:
-        raise NoRoomError(error.what, where=error.where, fix=f"{error.fix}{_others(choice)}") from None
+        fix = f"{error.fix}{_others(choice)}{_sharing(choice)}"
+        raise NoRoomError(error.what, where=error.where, fix=fix) from None
 
 
 def _others(choice: DegreeChoice) -> str:
@@ -177,6 +179,16 @@ def _others(choice: DegreeChoice) -> str:
     if fits:
         return f"; or take --tensor-parallel {joined(map(str, fits), last='or')}, where it fits"
     return "; none of the profile's other tensor-parallel degrees fits" if len(choice.profile.degrees) > 1 else ""
+
+
+def _sharing(choice: DegreeChoice) -> str:
+    """Whether it would fit if peers shared the optimizer's state."""
+    if choice.shape.share or choice.shape.dp == 1:
+        return ""
+    sharing = replace(choice, shape=replace(choice.shape, share=OptimizerShare(choice.shape.dp)))
+    if not any(sharing.has_memory(degrees) for degrees in choice.tried):
+        return ""
+    return "; or share the optimizer's state among the pipelines (--shard-optimizer), where it fits"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ of 32 runs of models of 176 to 195 billion parameters on A100 (BigScience, 2022;
 for models left out of the fit is in docs/profiles-method.md.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Layers, Plan, Worker
 from ..schemas.profile import Profile, gradients_held, held_by
+from ..schemas.resumption import layers_in
+from ..schemas.sharded import OptimizerShare
 
 # CUDA's context, NCCL's buffers for each group, cuBLAS's workspaces.
 FRAMEWORK_BYTES = 3e9
@@ -26,7 +29,7 @@ class GpuMemory:
     Attributes:
         parameters_bytes: in the numbers that it computes with.
         gradients_bytes: sums of them in numbers of their own, where these are others, and those just made.
-        optimizer_bytes: moments, and copies of parameters; of a sharded optimizer its share.
+        optimizer_bytes: moments, and copies of parameters; of a sharded optimizer its share, and what it keeps aside.
         activations_bytes: of the micro-batches that are between their forward and their backward pass.
         buffers_bytes: what stages have sent on and keep until the gradient comes, and a block that is computed again.
         framework_bytes: `FRAMEWORK_BYTES`, and what the allocator cannot hand out.
@@ -57,6 +60,7 @@ def gpu_memory(
     *,
     degree: int = 1,
     shards: int = 1,
+    share: OptimizerShare | None = None,
 ) -> GpuMemory:
     """What each GPU of a worker holds.
 
@@ -67,12 +71,15 @@ def gpu_memory(
         sent: of each of these stages, how many micro-batches are between F and the end of I at most.
         degree: GPUs that share every layer.
         shards: peers among which the optimizer's state is divided (ZeRO-1); 1: it is whole.
+        share: what it has where each part has two holders, as in `rtk run`; counts instead of `shards`.
     """
     parameters_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     summed_bytes = min(gradients_held(profile.layers, held) / degree, state_bytes)
     # A pass makes them in the parameters' numbers: where sums have more digits, both are there.
     made_bytes = parameters_bytes if summed_bytes > parameters_bytes else 0.0
     optimizer_bytes = (state_bytes - summed_bytes) / shards
+    if share is not None:
+        optimizer_bytes = share.optimizer_bytes(parameters_bytes, state_bytes - summed_bytes)
     buffers_bytes = _buffers_bytes(profile, held, sent, degree)
     handed_out = parameters_bytes + summed_bytes + made_bytes + optimizer_bytes + activation_bytes + buffers_bytes
     return GpuMemory(
@@ -85,13 +92,16 @@ def gpu_memory(
     )
 
 
-def memory_of(profile: Profile, plan: Plan, shards: int | None = None) -> list[GpuMemory | None]:
+def memory_of(
+    profile: Profile, plan: Plan, shards: int | None = None, *, after_losses: bool = False
+) -> list[GpuMemory | None]:
     """What a GPU of each worker of a plan holds; None for dead workers.
 
     Args:
         profile: the plan's.
         plan: with orders and prediction.
-        shards: peers among which the optimizer's state is divided; None: each has all of it.
+        shards: peers among which the optimizer's state is divided; None: as the plan says.
+        after_losses: of a plan whose peers share it: what each holds once one more of its peers is lost.
 
     Raises:
         InvalidInputError: the plan has no prediction.
@@ -99,6 +109,7 @@ def memory_of(profile: Profile, plan: Plan, shards: int | None = None) -> list[G
     if plan.prediction is None:
         raise InvalidInputError("the plan says nothing of activations: it has no prediction", fix="plan it with rtk")
     peaks = plan.prediction.peak_memory_bytes
+    shares = _shares_of(plan) if shards is None and plan.shards_optimizer else {}
     found: list[GpuMemory | None] = []
     for worker, peak_bytes in zip(plan.workers, peaks, strict=True):
         if worker.failed:
@@ -109,8 +120,21 @@ def memory_of(profile: Profile, plan: Plan, shards: int | None = None) -> list[G
         degree = max(template.stages[stage].tensor_parallel for stage in held)
         ranges = [template.stages[stage].layers for stage in held]
         sent = most_between(worker, held)
-        found.append(gpu_memory(profile, ranges, peak_bytes, sent, degree=degree, shards=shards or 1))
+        share = shares.get(worker.name)
+        if share is not None and after_losses:
+            share = share.after_losses
+        found.append(gpu_memory(profile, ranges, peak_bytes, sent, degree=degree, shards=shards or 1, share=share))
     return found
+
+
+def _shares_of(plan: Plan) -> dict[str, OptimizerShare]:
+    """What each live worker has of the optimizer, by its name: of the layer that the fewest others hold."""
+    holders = Counter(layer for worker in plan.live_workers() for layer in layers_in(plan.layers_of(worker)))
+    is_kept = plan.optimizer == "staggered"
+    return {
+        worker.name: OptimizerShare(min(holders[layer] for layer in layers_in(plan.layers_of(worker))), is_kept)
+        for worker in plan.live_workers()
+    }
 
 
 def fullest(found: Sequence[GpuMemory | None]) -> GpuMemory | None:

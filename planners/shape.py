@@ -19,8 +19,18 @@ from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, 
 from ..schemas.network import PipelineSeats, Rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
+from ..schemas.profile import (
+    Layer,
+    LayerCost,
+    Profile,
+    activations_held,
+    gradients_held,
+    held_by,
+    joined_cost,
+    summed_bytes,
+)
 from ..schemas.quantities import print_bytes
+from ..schemas.sharded import OptimizerShare
 from ..schemas.text import joined
 from .even_cut import Floats, even_cut_of_columns
 
@@ -76,10 +86,10 @@ class Shape:
     holds so many virtual stages, by the placement: `pp` is the number of columns then, limits are those of columns, and
     link i lies between columns i and i + 1, whichever virtual stages send over it. A loop has one link more, from the
     last column back to the first: number `pp - 1`. With `overlap` workers may run a forward and a full backward side by
-    side, as fast as the profile says.
+    side, as fast as the profile says. With a `share` peers share the optimizer's state.
 
     Raises:
-        InvalidInputError: it is larger than any job, or has degrees for another number of stages.
+        InvalidInputError: it is larger than any job, has degrees for another number of stages, or nobody to share with.
     """
 
     pp: int
@@ -91,11 +101,18 @@ class Shape:
     placement: PlacementName = "plain"
     chunks: int = 1
     overlap: bool | None = None
+    share: OptimizerShare | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"overlap"})  # digests of jobs without it stay as they were
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"overlap", "share"})  # digests without them stay as they were
 
     def __post_init__(self) -> None:
         self._require(LARGEST_JOB)
+        if self.share and self.dp == 1:
+            raise InvalidInputError(
+                "of one pipeline nobody has peers to share the optimizer's state with",
+                where="--shard-optimizer",
+                fix="leave it out, or take --dp 4 or more: from there on workers hold less, even when a peer dies",
+            )
         if isinstance(self.tensor_parallel, int):
             return
         if len(self.tensor_parallel) != self.pp:
@@ -206,9 +223,9 @@ def template_of(profile: Profile, shape: Shape) -> Template:
             )
     common = {link: delay for (k, link), delay in delays.items() if k is None}
     if shape.columns is None:
-        template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel)
+        template = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel, shape.share)
     else:
-        template = cut_chunks(profile, shape.columns, shape.dp, shape.tensor_parallel)
+        template = cut_chunks(profile, shape.columns, shape.dp, shape.tensor_parallel, shape.share)
     made = with_limits_and_delays(template, shape.memory_limit_bytes, common)
     return with_overlap(made, profile, shape)
 
@@ -255,7 +272,8 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placem
     if placement is None:
         template = template_of(profile, shape)
     else:
-        template = with_overlap(cut_chunks(profile, placement, shape.dp, shape.tensor_parallel), profile, shape)
+        cut = cut_chunks(profile, placement, shape.dp, shape.tensor_parallel, shape.share)
+        template = with_overlap(cut, profile, shape)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},
@@ -279,6 +297,7 @@ def shape_options(profile: Profile, shape: Shape) -> dict[str, object]:
         **({} if shape.columns is None else {"placement": shape.placement, "chunks": shape.chunks}),
         **degree_options(shape),
         **({"overlap": True} if shape.overlap else {}),
+        **({"shard_optimizer": True} if shape.share else {}),
         "model": profile.model.get("name"),
         "microbatch_size": profile.microbatch_size,
         "sequence_length": profile.sequence_length,
@@ -298,7 +317,9 @@ def degree_options(shape: Shape) -> dict[str, object]:
 # Cutting a profile's layers into stages of least bottleneck time.
 
 
-def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degrees = 1) -> Template:
+def cut_stages(
+    profile: Profile, stages: int, peers: int, tensor_parallel: Degrees = 1, share: OptimizerShare | None = None
+) -> Template:
     """Cut a profile's layers into consecutive stages so that the slowest stage is as fast as can be.
 
     Among the cuts with the least bottleneck the one with the least sum of squared stage times is taken, and of several
@@ -310,6 +331,7 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degre
         peers: workers that hold each stage (data-parallel degree), for the all-reduce time.
         tensor_parallel: GPUs of a worker, which share every layer, of all stages or of each; bytes and limits are those
             of each GPU.
+        share: what a worker has of its stage's optimizer; None: all of it.
 
     Returns:
         A template `t0`, with the links' delays from the profile's network and with memory limits from its device.
@@ -333,22 +355,23 @@ def cut_stages(profile: Profile, stages: int, peers: int, tensor_parallel: Degre
         "t0",
         tuple(
             replace(
-                _stage(
-                    profile,
-                    span,
-                    summed_bytes(profile.layers, [span]),
-                    (seating.rings(profile.network, i), peers),
-                    degree,
-                ),
-                memory_limit_bytes=_room_bytes(profile, (span,), degree),
+                _stage(profile, span, (seating.rings(profile.network, i), peers), degree, share=share),
+                memory_limit_bytes=_room_bytes(profile, (span,), degree, share),
             )
             for i, (span, degree) in enumerate(zip(ranges, degrees, strict=True))
         ),
         tuple(Link(seating.hop_s(profile.network, size, i, i + 1)) for i, size in enumerate(sent_bytes)),
+        shard_optimizer=None if share is None else True,
     )
 
 
-def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parallel: Degrees = 1) -> Template:
+def cut_chunks(
+    profile: Profile,
+    placement: Placement,
+    peers: int,
+    tensor_parallel: Degrees = 1,
+    share: OptimizerShare | None = None,
+) -> Template:
     """Cut a profile's layers into virtual stages so that the busiest worker has as little to do as can be.
 
     Args:
@@ -357,6 +380,7 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
         peers: workers that hold each column (data-parallel degree), for the all-reduce time.
         tensor_parallel: GPUs of a worker, which share every layer, of all columns or of each; bytes and limits are
             those of each GPU.
+        share: what a worker has of its chunks' optimizer; None: all of it.
 
     Returns:
         A template `t0` with that placement. A limit is what the profile's device leaves beside all chunks of a worker,
@@ -379,17 +403,19 @@ def cut_chunks(profile: Profile, placement: Placement, peers: int, tensor_parall
     ends = even_cut_of_columns([work_s[degree] for degree in degrees], placement)
     ranges = list(zip([0, *ends[:-1]], ends, strict=True))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
-    summed = [summed_bytes(profile.layers, [span], beside=earlier[v]) for v, span in enumerate(ranges)]
     seating = PipelineSeats(columns, peers, tensor_parallel)
     column_of = {v: column for column, held in enumerate(placement) for v in held}
+    columns_of = [column_of[v] for v in range(stages)]
     cut = [
-        _stage(profile, span, summed[v], (seating.rings(profile.network, column_of[v]), peers), degrees[column_of[v]])
-        for v, span in enumerate(ranges)
+        _stage(profile, span, (seating.rings(profile.network, i), peers), degrees[i], beside=earlier[v], share=share)
+        for v, (span, i) in enumerate(zip(ranges, columns_of, strict=True))
     ]
     held_by_columns = zip(placement, degrees, strict=True)
-    rooms = [_room_bytes(profile, [ranges[v] for v in held], degree) for held, degree in held_by_columns]
+    rooms = [_room_bytes(profile, [ranges[v] for v in held], degree, share) for held, degree in held_by_columns]
     known = tuple(room for room in rooms if room is not None)
-    unlinked = Template("t0", tuple(cut), (Link(),) * (stages - 1), placement, known or None)
+    links = (Link(),) * (stages - 1)
+    shares: Literal[True] | None = None if share is None else True
+    unlinked = Template("t0", tuple(cut), links, placement, known or None, shard_optimizer=shares)
     crossed = links_crossed(unlinked)
     sent_bytes: defaultdict[int, float] = defaultdict(float)
     for link, stop in zip(crossed, ends[:-1], strict=True):
@@ -440,7 +466,7 @@ def with_limits_and_delays(
         known = tuple(limit for limit in limits if limit is not None)
         return replace(template, links=links, memory_limits_bytes=known or None)
     stages = (replace(stage, memory_limit_bytes=limit) for stage, limit in zip(template.stages, limits, strict=True))
-    return Template(template.name, tuple(stages), links)
+    return replace(template, stages=tuple(stages), links=links)
 
 
 def _cut(sums_of_parts: Sequence[Floats], *, squares: bool, limit: float) -> tuple[float, list[int]]:
@@ -478,22 +504,42 @@ def _cut(sums_of_parts: Sequence[Floats], *, squares: bool, limit: float) -> tup
     return float(values[count]), ends[::-1]
 
 
-def _stage(profile: Profile, span: Layers, size_bytes: float, reducing: tuple[Rings, int], degree: int) -> Stage:
+def _stage(
+    profile: Profile,
+    span: Layers,
+    reducing: tuple[Rings, int],
+    degree: int,
+    *,
+    beside: Sequence[Layers] = (),
+    share: OptimizerShare | None = None,
+) -> Stage:
     """A stage of layers [first, stop), without a limit.
 
-    So many bytes are summed for it, by all its GPUs together, in these rings of so many peers.
+    Args:
+        profile: the model's costs.
+        span: the layers.
+        reducing: the rings in which all its GPUs together sum its gradients, and of how many peers they are.
+        degree: its GPUs.
+        beside: layers that its worker holds anyway; what is tied to them is not summed again.
+        share: what its worker has of the optimizer. The gradients are summed as ever, and after the step each takes the
+            parameters that others have stepped, by an all-gather: half of what a sum of them sends.
     """
     first, stop = span
     layers = profile.layers[first:stop]
     cost = joined_cost([_cost(layer, first + index, degree) for index, layer in enumerate(layers)], profile.inner)
     own, peers = reducing
+    size_bytes, step_s = summed_bytes(profile.layers, [span], beside), cost.optimizer_s
+    if share is not None:
+        size_bytes = gradients_held(profile.layers, [span], beside)
+        parameter_bytes, _ = held_by(profile.layers, [span], beside)
+        step_s = step_s * share.of_whole + own.ring_s(parameter_bytes / degree, peers) / 2
     return Stage(
         layers=span,
         tensor_parallel=degree,
         forward_s=cost.forward_s,
         backward_input_s=cost.backward_input_s,
         backward_weight_s=cost.backward_weight_s,
-        optimizer_s=cost.optimizer_s,
+        optimizer_s=step_s,
         allreduce_s=own.ring_s(size_bytes / degree, peers),
         activation_bytes=activations_held(layers, degree),
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
@@ -508,11 +554,8 @@ def stages_at(profile: Profile, stages: Sequence[Stage], peers: int, degree: int
         InvalidInputError: a layer has no cost at this degree.
     """
     seating = PipelineSeats(len(stages), peers, tuple(stage.tensor_parallel for stage in stages))
-    summed = (summed_bytes(profile.layers, [stage.layers]) for stage in stages)
-    return tuple(
-        _stage(profile, stage.layers, size_bytes, (seating.rings(profile.network, i), peers), degree)
-        for i, (stage, size_bytes) in enumerate(zip(stages, summed, strict=True))
-    )
+    rings = (seating.rings(profile.network, i) for i in range(len(stages)))
+    return tuple(_stage(profile, stage.layers, (own, peers), degree) for stage, own in zip(stages, rings, strict=True))
 
 
 def _work_s(profile: Profile, degree: int) -> list[float]:
@@ -520,15 +563,26 @@ def _work_s(profile: Profile, degree: int) -> list[float]:
     return [profile.own_work_s(_cost(layer, index, degree)) for index, layer in enumerate(profile.layers)]
 
 
-def _room_bytes(profile: Profile, held: Sequence[Layers], degree: int) -> float | None:
+def _room_bytes(
+    profile: Profile, held: Sequence[Layers], degree: int, share: OptimizerShare | None = None
+) -> float | None:
     """What a device leaves for activations once a worker's parameters, gradients and optimizer state are in.
 
-    None where the device sets no limit.
+    Who shares the optimizer's state has more of it once peers are lost, and must have room for that.
+
+    Returns:
+        None where the device sets no limit.
     """
     memory_bytes = profile.device.memory_bytes
     if memory_bytes is None:
         return None
     parameter_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
+    if share is not None:
+        sizes = parameter_bytes, gradients_held(profile.layers, held) / degree, state_bytes
+        static_bytes = share.after_losses.held_bytes(*sizes)
+        if static_bytes > memory_bytes:
+            raise _no_room_for_share(held, share, sizes, memory_bytes)
+        return memory_bytes - static_bytes
     static_bytes = parameter_bytes + state_bytes
     if static_bytes > memory_bytes:
         named = joined([f"{first} to {stop - 1}" for first, stop in held])
@@ -539,6 +593,26 @@ def _room_bytes(profile: Profile, held: Sequence[Layers], degree: int) -> float 
             fix="take more stages",
         )
     return memory_bytes - static_bytes
+
+
+def _no_room_for_share(
+    held: Sequence[Layers], share: OptimizerShare, sizes: tuple[float, float, float], memory_bytes: float
+) -> NoRoomError:
+    """Why a device cannot hold a worker that shares its optimizer's state, by how much, and what it could hold."""
+    named = joined([f"{first} to {stop - 1}" for first, stop in held])
+    static_bytes, whole_bytes = share.after_losses.held_bytes(*sizes), sizes[0] + min(sizes[1:])
+    kept = ", the copy by which a step is undone included" if share.is_kept else ""
+    part = f"{print_bytes(static_bytes - whole_bytes)} of the optimizer's state{kept}"
+    lost = "one is" if share.lost == 1 else f"{share.lost} are"
+    enough = share.fewest_peers(*sizes, memory_bytes)
+    fix = "take more stages" if enough is None else f"take more stages, or --dp {enough}"
+    return NoRoomError(
+        f"layers {named} hold {print_bytes(whole_bytes)} of parameters and gradients, and {part}, which {share.peers} "
+        f"pipelines share, once {lost} lost: {print_bytes(static_bytes - memory_bytes)} more than the device's "
+        f"{print_bytes(memory_bytes)}",
+        where="--pp" if enough is None else "--pp, --dp",
+        fix=fix,
+    )
 
 
 def _cost(layer: Layer, index: int, degree: int) -> LayerCost:

@@ -156,6 +156,11 @@ class Atlas:
         """Whether its template says what pairs of passes take; then it is a document of format version 3.0."""
         return self.template.overlap is not None
 
+    @property
+    def shards_optimizer(self) -> bool:
+        """Whether peers share the optimizer's state; then it is a document of format version 3.0."""
+        return self.template.shard_optimizer is not None
+
     def validate(self) -> None:
         """Raise InvalidInputError where the parts contradict each other."""
         links, stages = len(self.template.links), len(self.template.columns)

@@ -27,11 +27,16 @@ from importlib.resources import files
 from pathlib import Path
 
 # Documents that have a placement (plan.py) are of version 2.0: readers of 1.x would take them for plain ones. Those
-# that say what pairs of passes take, or at which tensor-parallel degrees they were asked for, are of version 3.0:
-# readers of before do not know how long their orders last, or on how many GPUs. All others stay 1.0, to the byte.
+# that say what pairs of passes take, at which tensor-parallel degrees they were asked for, or that peers share the
+# optimizer's state, are of version 3.0: readers of before do not know how long their orders last, on how many GPUs, or
+# what has room there. All others stay 1.0, to the byte.
 PLAIN_MAJOR, PLACED_MAJOR, NEWEST_MAJOR, FORMAT_MINOR = 1, 2, 3, 0
 # By which properties of a document one of the newest version is known, and what it has then.
-NEWEST = {"may_pair": "pairs of passes", "has_degrees": "tensor-parallel degrees"}
+NEWEST = {
+    "may_pair": "pairs of passes",
+    "has_degrees": "tensor-parallel degrees",
+    "shards_optimizer": "a sharded optimizer",
+}
 PLAIN_VERSION = f"{PLAIN_MAJOR}.{FORMAT_MINOR}"
 # Beside seconds, the numbers without a unit that may be fractions.
 FLOATS = frozenset({"bubble_ratio", "factor", "gap", "overlap", "slowdown", "weight_wait"})
@@ -76,8 +81,8 @@ def parse_document(data: bytes, kind: type[D], source: str) -> D:
     """Validate the bytes of one document; `source` names them in errors.
 
     A file of format version 1.0, 2.0 or 3.0 may hold only keys that are known; one of a later 1.x, 2.x or 3.x may hold
-    others, which are ignored with a warning; another major version is refused, a placement in 1.x, and what pairs take
-    or tensor-parallel degrees in 1.x and 2.x.
+    others, which are ignored with a warning; another major version is refused, a placement in 1.x, and what pairs take,
+    tensor-parallel degrees or a sharded optimizer in 1.x and 2.x.
     """
     return _document_of(_parse_json(data, source), kind, source)
 

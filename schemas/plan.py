@@ -83,7 +83,8 @@ class Template:
     A placement says which of the stages, then called virtual, each column holds, ascending; without one each column
     holds the stage of its number. Beside a placement limits are those of columns, else they stand at the stages.
     Where workers may run a forward and a full backward side by side, `overlap` is what such a pair takes over the two
-    passes one after the other.
+    passes one after the other. Where peers share the optimizer's state (sharded.py), each steps its share of it, and
+    `optimizer_s` of a stage is that, and what taking the other parameters from the peers takes.
     """
 
     name: Name
@@ -92,8 +93,9 @@ class Template:
     placement: Placement | None = None
     memory_limits_bytes: tuple[Bytes, ...] | None = None
     overlap: Overlap | None = None
+    shard_optimizer: Literal[True] | None = None
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement", "memory_limits_bytes", "overlap"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"placement", "memory_limits_bytes", "overlap", "shard_optimizer"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
     def pair_s(self, forward: int, backward: int) -> float:
@@ -323,6 +325,14 @@ class Plan(Displayed):
         """Whether a template says what pairs of passes take: then it is a document of format version 3.0."""
         return any(template.overlap is not None for template in self.templates)
 
+    @property
+    def shards_optimizer(self) -> bool:
+        """Whether peers share the optimizer's state; then it is a document of format version 3.0.
+
+        Readers of earlier versions would hold all of it, for which memory limits leave no room.
+        """
+        return any(template.shard_optimizer for template in self.templates)
+
     @cached_property
     def has_pairs(self) -> bool:
         """Whether some worker runs a forward and a backward side by side."""
@@ -453,6 +463,7 @@ class Plan(Displayed):
         What the orders mean (completeness, dependencies, memory) is the checker's to judge: `schemas/check.py`.
         """
         self._validate_templates()
+        self._validate_sharing()
         for k, pipeline in enumerate(self.pipelines):
             template = self.template_by_name.get(pipeline.template)
             if template is None:
@@ -496,6 +507,23 @@ class Plan(Displayed):
         if peaks is not None and len(peaks) != len(self.workers):
             raise InvalidInputError(
                 f"{len(peaks)} peaks for {len(self.workers)} workers", where="/prediction/peak_memory_bytes"
+            )
+
+    def _validate_sharing(self) -> None:
+        if not self.shards_optimizer:
+            return
+        t = next((t for t, template in enumerate(self.templates) if not template.shard_optimizer), None)
+        if t is not None:
+            raise InvalidInputError(
+                "peers share the optimizer's state in other templates, and not here",
+                where=f"/templates/{t}",
+                fix="write shard_optimizer in all templates or in none",
+            )
+        if len(self.pipelines) == 1:
+            raise InvalidInputError(
+                "there is one pipeline, whose workers have no peers to share the optimizer's state with",
+                where="/templates/0/shard_optimizer",
+                fix="leave it out",
             )
 
     def _validate_templates(self) -> None:

@@ -457,6 +457,11 @@ class Resumption(Displayed):
         return self.plan.has_degrees
 
     @property
+    def shards_optimizer(self) -> bool:
+        """Whether its plan does."""
+        return self.plan.shards_optimizer
+
+    @property
     def is_placed(self) -> bool:
         """Whether some worker holds, or did, several virtual stages; then it is a document of format version 2.0."""
         told = self.rest.standings

@@ -25,10 +25,17 @@ from ..scheduling.list_schedule import most_in_flight
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
 from ..slipstream.atlas_folder import AtlasFolder, of_atlas, read_atlas, stored_plan
-from ..slipstream.cluster import AtlasRequest, Technique, alike, grid_of, opening, plan_with_failures
+from ..slipstream.cluster import (
+    AtlasRequest,
+    Technique,
+    alike,
+    grid_of,
+    opening,
+    plan_with_failures,
+)
 from ..slipstream.normalization import Cost
 from ..slipstream.placed_replanner import AnyReplanner, replanner_of
-from .verbs import Delays, Factors, WorkerName, effort_of, factors, limits_of, link_delays, places
+from .verbs import Delays, Factors, WorkerName, effort_of, factors, limits_of, link_delays, places, sharing
 
 if TYPE_CHECKING:
     from ...schemas.cluster import Cluster
@@ -60,6 +67,7 @@ def plan_slipstream(
     placement: str = "plain",
     chunks: int | None = None,
     tensor_parallel: AskedDegrees = None,
+    shard_optimizer: bool = False,
 ) -> Plan:
     """Plan for dead workers: their micro-batches run on their peers, in the bubbles (SlipStream).
 
@@ -73,7 +81,7 @@ def plan_slipstream(
         cost: what normalization reckons with: "heuristic" as in the paper, or real schedules ("scheduler").
         slow: how many times as long slow workers take.
         solver, time_limit, seed: as for `plan_adaptra`.
-        placement, chunks, tensor_parallel: as for `plan_pipeline`.
+        placement, chunks, tensor_parallel, shard_optimizer: as for `plan_pipeline`.
 
     Returns:
         A checked plan; without failures, one for healthy workers.
@@ -84,7 +92,8 @@ def plan_slipstream(
             fewer layers than stages.
     """
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
+    share = sharing(shard_optimizer, dp, technique, places(failed))
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay), share=share)
     choice = parse_placement(placement, chunks)
     asked = first_asked(AtlasRequest(shape, technique, failure_unit, effort, cost, factors(slow)), choice)
     degrees = choose_degrees(site.adapted(profile), asked.shape, tensor_parallel, site.cluster)
@@ -250,6 +259,7 @@ def plan_atlas(
     placement: str = "plain",
     chunks: int | None = None,
     tensor_parallel: AskedDegrees = None,
+    shard_optimizer: bool = False,
     jobs: int = 1,
 ) -> Atlas:
     """Make an atlas: a folder of SlipStream's plans for every number of failures, wherever these are.
@@ -261,6 +271,7 @@ def plan_atlas(
         max_failures: plans for up to so many failures, or "25%" of all workers; None: dp - 1.
         placement, chunks: as for `plan_pipeline`, but one placement for all plans: not "best".
         tensor_parallel: as for `plan_pipeline`; "auto" compares plans without failures.
+        shard_optimizer: as for `plan_pipeline`.
         jobs: processes that make it.
 
     Raises:
@@ -268,7 +279,8 @@ def plan_atlas(
         InfeasibleError: so many failures leave a stage without workers, or one does not fit.
     """
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay))
+    share = sharing(shard_optimizer, dp, technique)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), link_delays(link_delay), share=share)
     choice = parse_placement(placement, chunks)
     require_one(choice)
     asked = first_asked(AtlasRequest(shape, technique, failure_unit, effort, cost, {}), choice)

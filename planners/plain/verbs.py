@@ -5,6 +5,7 @@ The arguments bear the names of the options. A worker is `"1/2"` or `(1, 2)`, a 
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
@@ -17,6 +18,7 @@ from ...schemas.placement import refuse_placed
 from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S, print_percent
+from ...schemas.sharded import HOLDERS, OptimizerShare
 from ...schemas.site import Site, site_of, site_or_count
 from ...schemas.text import known
 from ..adaptra.plan import Technique as WarmUps
@@ -36,7 +38,7 @@ from ..pipeline import plan_pipeline as pipeline_of
 from ..placement.own_proof import ask_any_solver
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
-from ..slipstream.cluster import Technique
+from ..slipstream.cluster import Technique, optimizer_of
 
 if TYPE_CHECKING:
     from ...schemas.cluster import Cluster
@@ -227,6 +229,30 @@ def limits_of(memory_limit: float | Sequence[float] | None) -> Sequence[float] |
     return limits
 
 
+def sharing(
+    shard_optimizer: bool, dp: int, technique: Technique = "adaptive", failed: Iterable[Place] = ()
+) -> OptimizerShare | None:
+    """What a worker is to have of its stage's optimizer; None: all of it.
+
+    Says so where the peers are too few to gain by sharing.
+
+    Args:
+        shard_optimizer: whether they are asked to share.
+        dp: pipelines.
+        technique: of the plan, by which a step is undone or not.
+        failed: dead workers; where none are, one of a stage may still be lost.
+    """
+    if not shard_optimizer:
+        return None
+    lost = max(Counter(stage for _, stage in failed).values(), default=1)
+    if 1 < dp < HOLDERS + lost + 1:
+        remark(
+            f"each part of the optimizer's state has {HOLDERS} holders, so with {counted(dp - lost, 'worker')} left of "
+            f"{dp} each holds all of it: memory limits gain from {HOLDERS + lost + 1} pipelines on"
+        )
+    return OptimizerShare(dp, is_kept=optimizer_of(technique) == "staggered", lost=lost)
+
+
 def plan_pipeline(
     profile: Profile,
     *,
@@ -243,6 +269,7 @@ def plan_pipeline(
     transport: Transport = "auto",
     tensor_parallel: AskedDegrees = None,
     overlap: bool = False,
+    shard_optimizer: bool = False,
 ) -> Plan:
     """Plan a classic schedule: GPipe, 1F1B, or zero-bubble with the backward split in I and W.
 
@@ -262,6 +289,8 @@ def plan_pipeline(
         tensor_parallel: GPUs of a worker: one degree, one a stage, or "auto", the profile's best; None: its least.
         overlap: whether workers may run a forward and a full backward side by side, as fast as the profile says; they
             do where that makes the iteration shorter.
+        shard_optimizer: whether peers share the optimizer's state, each part on two of them: each steps its share, and
+            limits are what that leaves once a peer is lost.
 
     Raises:
         InvalidInputError: a link, limit or degree that the shape or the profile does not have, or the machines cannot
@@ -273,7 +302,14 @@ def plan_pipeline(
     known(transport, get_args(Transport), "--transport")
     choice, site = parse_placement(placement, chunks), site_of(cluster, overlay)
     shape, adapted = (
-        Shape(pp, dp, microbatches, limits_of(memory_limit), overlap=overlap or None),
+        Shape(
+            pp,
+            dp,
+            microbatches,
+            limits_of(memory_limit),
+            overlap=overlap or None,
+            share=sharing(shard_optimizer, dp),
+        ),
         site.adapted(profile),
     )
     delays = link_delays(link_delay)
@@ -305,13 +341,14 @@ def plan_adaptra(
     chunks: int | None = None,
     transport: Transport = "auto",
     tensor_parallel: AskedDegrees = None,
+    shard_optimizer: bool = False,
 ) -> Plan:
     """Plan warm-ups that absorb slow links (Adaptra).
 
     Args:
         profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
-        placement, chunks, transport, tensor_parallel: as for `plan_pipeline`; placements other than plain are for
-            technique "best".
+        placement, chunks, transport, tensor_parallel, shard_optimizer: as for `plan_pipeline`; placements other than
+            plain are for technique "best".
         technique: "initial" orders, made before the delays; "adapted" to them; or the "best" found for them.
         solver: "auto", "heuristic", "milp" or "cp-sat"; one that is named also proves by itself.
         time_limit: seconds of exact solvers; None: 60 if one is named, else 0.
@@ -330,7 +367,7 @@ def plan_adaptra(
         raise InvalidInputError(f"--technique {technique} takes no solver", where="--solver", fix="take best")
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
     choice, delays, adapted = parse_placement(placement, chunks), link_delays(link_delay), site.adapted(profile)
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit))
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), share=sharing(shard_optimizer, dp))
     degrees = choose_degrees(adapted, choice.shapes(shape)[0], tensor_parallel, site.cluster)
     share = replace(effort, time_limit_s=effort.time_limit_s / len(degrees.tried) / len(choice.shapes(shape)))
 
@@ -361,6 +398,7 @@ def plan_joint(
     placement: str = "plain",
     chunks: int | None = None,
     tensor_parallel: AskedDegrees = None,
+    shard_optimizer: bool = False,
 ) -> Plan:
     """Plan for dead workers, slow workers and slow links at once.
 
@@ -368,7 +406,7 @@ def plan_joint(
         profile, pp, microbatches, dp, memory_limit, link_delay, cluster, overlay: as for `plan_pipeline`.
         failed: dead workers, beside those of the overlay.
         technique: SlipStream's: "adaptive", "decoupled" or "staggered".
-        placement, chunks, tensor_parallel: as for `plan_pipeline`.
+        placement, chunks, tensor_parallel, shard_optimizer: as for `plan_pipeline`.
         slow: how many times as long slow workers take.
         solver, time_limit, seed: as for `plan_adaptra`.
 
@@ -384,7 +422,8 @@ def plan_joint(
     effort, site = effort_of(solver, time_limit, seed), site_of(cluster, overlay)
     delays, factor, named = link_delays(link_delay), factors(slow), places(failed)
     choice, adapted = parse_placement(placement, chunks), site.adapted(profile)
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit))
+    share_of_stage = sharing(shard_optimizer, dp, technique, named)
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), share=share_of_stage)
     degrees = choose_degrees(adapted, choice.shapes(shape)[0], tensor_parallel, site.cluster)
     share = replace(effort, time_limit_s=effort.time_limit_s / len(degrees.tried) / len(choice.shapes(shape)))
 
@@ -410,11 +449,12 @@ def plan_topology(
     memory_limit: float | Sequence[float] | None = None,
     seed: int = 0,
     tensor_parallel: AskedDegrees = None,
+    shard_optimizer: bool = False,
 ) -> Plan:
     """Plan who takes which place when workers or links are slow, and uneven pipelines where these help (Greyhound).
 
     Args:
-        profile, pp, microbatches, dp, memory_limit, tensor_parallel: as for `plan_pipeline`.
+        profile, pp, microbatches, dp, memory_limit, tensor_parallel, shard_optimizer: as for `plan_pipeline`.
         slow: how many times as long slow workers take, wherever they sit.
         slow_link: seconds that a message between two workers takes, wherever they sit.
         schedule: "1f1b" or "zero-bubble".
@@ -434,7 +474,7 @@ def plan_topology(
     for ends, delay_s in (slow_link or {}).items():
         one, other = (name_of(end) for end in places(ends, "--slow-link"))
         links[pair_of(one, other)] = delay_s
-    shape = Shape(pp, dp, microbatches, limits_of(memory_limit))
+    shape = Shape(pp, dp, microbatches, limits_of(memory_limit), share=sharing(shard_optimizer, dp))
 
     def made(degrees: Degrees) -> Plan:
         own = replace(shape, tensor_parallel=degrees)

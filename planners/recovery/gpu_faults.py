@@ -223,20 +223,24 @@ class WorkerByWorker:
 
     def _fits(self, held: TrainingState, degrees: Mapping[str, int]) -> bool:
         """Whether GPUs of smaller degrees hold what they would have to."""
-        memory_bytes = self._job.profile.device.memory_bytes
-        return memory_bytes is None or self._most_held_bytes(held, degrees) <= memory_bytes
+        return all(
+            most <= self._lower.room_bytes(stage) for stage, most in self._held_lowered(held, degrees) if self._lower
+        )
 
     def _most_held_bytes(self, held: TrainingState, degrees: Mapping[str, int]) -> float:
         """The most that a GPU of a smaller degree holds; 0 where there is none at work."""
+        return max((most for _, most in self._held_lowered(held, degrees)), default=0.0)
+
+    def _held_lowered(self, held: TrainingState, degrees: Mapping[str, int]) -> list[tuple[int, float]]:
+        """The stage of each worker at work at a smaller degree, and the most that a GPU of it holds."""
         if self._lower is None or all(degree == self._degree for degree in degrees.values()):
-            return 0.0
+            return []
         seats = self._policy.seats(held).items()
         lowered = {
             place: degrees[worker] for place, worker in seats if degrees.get(worker, self._degree) < self._degree
         }
         peaks = self._peaks_bytes(held) if lowered else {}
-        found = (self._lower.held_bytes(place[1], degree, peaks[place]) for place, degree in lowered.items())
-        return max(found, default=0.0)
+        return [(place[1], self._lower.held_bytes(place[1], one, peaks[place])) for place, one in lowered.items()]
 
     def _activations_held(self, held: TrainingState) -> dict[Place, float]:
         """The most activations that a GPU of each worker holds at the job's own degree; of a standing that trains."""
@@ -274,11 +278,25 @@ class LowerDegrees:
         What its sum of gradients and its step then take longer is shared out among its operations.
         """
         pairs = zip(self._stages[degree], self._stages[self._job.shape.degree], strict=True)
-        return max(self._iteration_s(one) / self._iteration_s(usual) for one, usual in pairs)
+        times_s = [(self._iteration_s(one), self._iteration_s(usual)) for one, usual in pairs]
+        # A stage that takes no time has none that a factor could make longer.
+        return max((one_s / usual_s for one_s, usual_s in times_s if usual_s), default=1.0)
 
     def slice_bytes(self, stage: int) -> float:
         """Parameters, gradients and optimizer state that a GPU of a stage has at the job's own degree."""
         return self._state_bytes(stage, self._job.shape.degree)
+
+    def room_bytes(self, stage: int) -> float:
+        """What a GPU of a stage has for all that it holds; infinite where nothing says so.
+
+        That is the device's memory, and no more than what a limit of activations leaves beside state at the job's own
+        degree: at a smaller one there is more state, and so less room for activations.
+        """
+        room_bytes, limits = self._job.profile.device.memory_bytes or math.inf, self._job.shape.memory_limit_bytes
+        if limits is None:
+            return room_bytes
+        limit_bytes = limits[stage] if len(limits) > 1 else limits[0]
+        return min(room_bytes, limit_bytes + self.slice_bytes(stage))
 
     def held_bytes(self, stage: int, degree: int, activation_bytes: float) -> float:
         """What a GPU of a stage holds at a degree, which would hold so much of activations at the job's own."""
@@ -289,9 +307,12 @@ class LowerDegrees:
     @cached_property
     def _roomy(self) -> tuple[int, ...]:
         """The degrees at which a GPU of any stage holds at least parameters and state."""
-        memory_bytes = self._job.profile.device.memory_bytes or math.inf
         numbers = range(self._job.shape.pp)
-        return tuple(one for one in self._stages if max(self._state_bytes(i, one) for i in numbers) <= memory_bytes)
+        return tuple(
+            degree
+            for degree in self._stages
+            if all(self._state_bytes(i, degree) <= self.room_bytes(i) for i in numbers)
+        )
 
     def _state_bytes(self, stage: int, degree: int) -> float:
         return gpu_bytes(self._job.profile.layers, replace(self._own[stage], tensor_parallel=degree))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal, cast, get_args
@@ -12,8 +12,9 @@ from ...schemas.atlas import Atlas
 from ...schemas.documents import digest, to_tree
 from ...schemas.errors import InvalidInputError
 from ...schemas.placement import links_crossed
-from ...schemas.plan import Optimizer, Pipeline, Place, Plan, Planner, Template, Worker, name_of
-from ...schemas.profile import Connection, Profile, held_by
+from ...schemas.plan import Layers, Optimizer, Pipeline, Place, Plan, Planner, Template, Worker, name_of
+from ...schemas.profile import Connection, Profile, gradients_held, held_by
+from ...schemas.sharded import OptimizerShare
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
 from ..shape import Shape, pipelines_of, shape_options, template_of
@@ -81,10 +82,19 @@ def opening(profile: Profile, request: AtlasRequest) -> Atlas:
         split=request.technique != "adaptive",
         failure_unit=request.unit,
         state_bytes=tuple(
-            sum(held_by(profile.layers, (template.stages[v].layers for v in held))) for held in template.columns
+            _copied_bytes(profile, [template.stages[v].layers for v in held], shape.share) for held in template.columns
         ),
         plans=(),
     )
+
+
+def _copied_bytes(profile: Profile, held: Sequence[Layers], share: OptimizerShare | None) -> float:
+    """What a worker copies to take a column over: parameters, gradients and what it is to have of the optimizer."""
+    parameter_bytes, state_bytes = held_by(profile.layers, held)
+    if share is None:
+        return parameter_bytes + state_bytes
+    own = OptimizerShare(share.peers)  # what is kept aside for undoing a step is nobody else's
+    return own.held_bytes(parameter_bytes, gradients_held(profile.layers, held), state_bytes)
 
 
 def optimizer_of(technique: Technique) -> Optimizer:

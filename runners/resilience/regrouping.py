@@ -81,15 +81,16 @@ class Inventory:
 
         Args:
             name: of the member.
-            holds: the ranges of layers that it holds.
+            holds: the ranges of layers that it holds; None where it has come anew and is not ready yet: what it has is
+                from before it was lost, and nobody reckons with that.
             told: what it has said; of no use where it was not asked, or is not waited for any more.
         """
         if self.message is None or told.epoch != self.message.epoch or name not in self._awaited:
             return None
-        wrong = self._wrong(name, tuple(holds or ()), told)
+        wrong = None if holds is None else self._wrong(name, tuple(holds), told)
         if wrong is None:
             self._awaited.discard(name)
-            self._told[name] = told.standing
+            self._told[name] = nothing_of(name, None) if holds is None else told.standing
         return wrong
 
     def _wrong(self, name: str, holds: tuple[Layers, ...], told: StandingTold) -> str | None:

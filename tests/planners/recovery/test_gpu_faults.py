@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.recovery.catalogue import BY_GPU, gpu_policy, policy
+from rtk.planners.recovery.gpu_faults import LowerDegrees
 from rtk.planners.recovery.job import TrainingJob
 from rtk.planners.recovery.rtk import most_microbatches
 from rtk.runners.replay.engine import replay
 from rtk.runners.simulator import simulate
+from rtk.schemas.profile import LayerCost, Network
 from rtk.schemas.replay import Fleet, Moment
 
-from .gpu_stories import TIMES, gpu_stories, shared_job, shared_jobs
+from .gpu_stories import TIMES, gpu_stories, shared_job, shared_jobs, shared_layer
 from .stories import Story, held_at_most, told
 
 FEW = settings(max_examples=20, deadline=None)
@@ -184,6 +186,26 @@ def test_who_has_no_memory_for_a_lower_degree_is_lost() -> None:
     for memory_bytes, expected in ((150.0, ["re-route"]), (300.0, ["re-route", "lower"])):
         found = gpu_policy("degree-lowered", shared_job(2, 2, 4, memory_bytes=memory_bytes))
         assert [step.answer for step in found.react(found.begin(Fleet(nodes)), dies)] == expected
+
+
+def test_a_limit_of_activations_leaves_less_beside_more_state() -> None:
+    """A GPU has what its limit and its state are at the job's own degree: 60 and 100 bytes are not the 200 of state."""
+    nodes, job = ("n0", "n1", "n2", "n3"), shared_job(2, 2, 4)
+    dies = Moment(1e3, Fleet(nodes, dead_gpus={"n1": (0,)}), failures=1, lost_gpus=(("n1", 0),))
+    for limits, expected in (((60.0,), ["re-route"]), ((150.0, 60.0), ["re-route"]), ((150.0,), ["re-route", "lower"])):
+        found = gpu_policy("degree-lowered", replace(job, shape=replace(job.shape, memory_limit_bytes=limits)))
+        assert [step.answer for step in found.react(found.begin(Fleet(nodes)), dies)] == expected
+
+
+def test_a_stage_that_takes_no_time_is_not_made_slower() -> None:
+    """The factor of a lower degree is that of the stages that take time; where none does, there is none."""
+    job = shared_job(2, 2, 4)
+    timeless = replace(shared_layer(), costs=tuple(LayerCost(0.0, 0.0, 0.0, 0.0, degree) for degree in TIMES))
+    factors = [
+        LowerDegrees(replace(job, profile=replace(job.profile, layers=layers, network=Network()))).factor(2)
+        for layers in ((timeless, timeless), (timeless, shared_layer()), (shared_layer(), shared_layer()))
+    ]
+    assert factors[0] == 1 < factors[1] == factors[2]
 
 
 def test_whole_workers_take_seats_before_others() -> None:

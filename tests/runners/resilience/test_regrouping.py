@@ -35,7 +35,8 @@ from rtk.schemas.check_standing import check_standing
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.errors import InfeasibleError
 from rtk.schemas.plan import Plan
-from rtk.schemas.resumption import HeldMessages, LedgerEntry, Rest, Standing, Stash
+from rtk.schemas.protocols import Hand
+from rtk.schemas.resumption import HeldMessages, LedgerEntry, Rest, Standing, Stash, nothing_of
 
 from .test_rules import check_states, run
 from .toy_cluster import ToyCluster, ToyTraining, ToyWorker, toy_plan
@@ -425,6 +426,15 @@ def test_who_was_waited_for_before_an_epoch_holds_up_nothing_after_it() -> None:
     assert inventory.left(("", (), (), HEALTHY)) is None
     inventory.begin_epoch(2, None)
     assert inventory.left(("", (), (), HEALTHY)) == ANEW
+
+
+def test_what_a_worker_has_from_before_it_was_lost_is_nothing_and_no_fault() -> None:
+    """One that was stopped and has come anew tells of layers of its earlier life before it is ready: it stays."""
+    inventory, own = Inventory(), Standing("0/0", (0, 1), ledger=(LedgerEntry((0, 1), (0,)),))
+    inventory.begin(Regroup(2, 0, False, (RankAssignment("0/0", "0/0", "store:1"),)), toy_plan(1, 1, 1, False))
+    assert inventory.note("0/0", None, StandingTold(2, 0, own)) is None
+    assert inventory.is_complete
+    assert inventory.standings((Hand("0/0", (0, 0), None),), {"0/0": None}) == (nothing_of("0/0", None),)
 
 
 def test_losses_of_what_was_dropped_do_not_count() -> None:

@@ -1,0 +1,65 @@
+"""Whether workers that share the optimizer's state have room for what they hold: a checker beside the planners.
+
+A plan's limits are of activations; what they leave out, its profile says. It shares no code with what planners reckon
+limits by, and counts layer by layer.
+"""
+
+from .check import Violation
+from .plan import Plan, Worker
+from .profile import Layer, Profile
+from .quantities import print_bytes
+
+ROUNDING = 1e-9
+
+
+def check_memory(plan: Plan, profile: Profile) -> list[Violation]:
+    """What does not fit of a plan whose peers share the optimizer's state: now, and where it is whole once one is lost.
+
+    Args:
+        plan: valid, with a prediction.
+        profile: it was made from, with the memory of the device that it is for.
+
+    Returns:
+        The workers that hold more than the device has; none where the plan shares nothing, or nobody says what it has.
+    """
+    memory_bytes = profile.device.memory_bytes
+    if memory_bytes is None or plan.prediction is None or not plan.shards_optimizer:
+        return []
+    numbers = {worker.place: _numbers(plan, worker) for worker in plan.workers if not worker.failed}
+    problems = []
+    for n, (worker, peak_bytes) in enumerate(zip(plan.workers, plan.prediction.peak_memory_bytes, strict=True)):
+        if worker.failed:
+            continue
+        own = numbers[worker.place]
+        alive = min(sum(layer in others for others in numbers.values()) for layer in own)
+        left = max(1, min(alive, len(plan.pipelines) - 1))
+        held_bytes = peak_bytes + _static_bytes(plan, worker, profile, own, min(1.0, 2 / left))
+        if held_bytes > memory_bytes * (1 + ROUNDING):
+            message = (
+                f"worker {worker.name} holds {print_bytes(held_bytes)} with {left} left to share the optimizer's "
+                f"state, {print_bytes(held_bytes - memory_bytes)} more than the device has"
+            )
+            problems.append(Violation(f"/workers/{n}", message))
+    return problems
+
+
+def _numbers(plan: Plan, worker: Worker) -> list[int]:
+    return [number for first, stop in plan.layers_of(worker) for number in range(first, stop)]
+
+
+def _static_bytes(plan: Plan, worker: Worker, profile: Profile, own: list[int], part: float) -> float:
+    """What a GPU of a worker holds all the time, with such a part of the optimizer's state."""
+    total = 0.0
+    for number in own:
+        layer = profile.layers[number]
+        tied = layer.tied_to in own
+        parameters = layer.parameter_bytes - (layer.tied_bytes or 0.0 if tied else 0.0)
+        state = layer.state_bytes - (layer.tied_state_bytes or 0.0 if tied else 0.0)
+        gradients = min(parameters * _ratio(layer), state)
+        again = parameters + state - gradients if plan.optimizer == "staggered" else 0.0  # kept to undo a step
+        total += parameters + gradients + part * (state - gradients + again)
+    return total / plan.gpus_of(worker)
+
+
+def _ratio(layer: Layer) -> float:
+    return layer.gradient_bytes / layer.parameter_bytes if layer.gradient_bytes and layer.parameter_bytes else 1.0
