@@ -115,6 +115,7 @@ from .rank import Rank
 from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resume import SumTaker
+from .slice_sums import SliceSums
 from .task import Task
 from .team import takes_all
 from .ties import ties_of, trained_together
@@ -312,7 +313,17 @@ class ResilientWorker:
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
-            lambda: reach(self._connections, self._task, epoch, program, rank, self._injection, self._now_s, rest),
+            lambda: reach(
+                self._connections,
+                self._task,
+                epoch,
+                program,
+                rank,
+                self._injection,
+                self._now_s,
+                rest,
+                self._shares.tensors,
+            ),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
@@ -358,6 +369,8 @@ class ResilientWorker:
             buffers=self._task.buffers,
             further=further,
             share=self._task.share,
+            degree=self._task.degree,
+            cuts=self._shares.tensors,
         )
         held.expect(self._named)
         return held
@@ -411,6 +424,8 @@ class ResilientWorker:
         return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
+        layout = plane.layout
+        own = None if layout is None else layout.ranks_of(number)[self._task.share]
         return Rank(
             program,
             number,
@@ -428,6 +443,8 @@ class ResilientWorker:
             delegated=plane.delegated,
             transfers=plane.transfers,
             share=self._task.share,
+            layout=layout,
+            sums=None if layout is None or own is None else SliceSums(layout, own, self._held.gradients),
         )
 
     def _go_by_plan(self) -> None:
