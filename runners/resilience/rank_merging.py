@@ -12,6 +12,8 @@ from ...schemas.plan import Layers, worker_of
 from ...schemas.resumption import common_standing, layers_in, nothing_of
 from .protocol import Hello, MeetingPoint, Ready, Returning, Saved, StandingTold, Vote, Whereabouts
 
+# What a rank does that waits for nobody, and for which its partners wait.
+AT_WORK = ("computing", "preparing")
 # Between the checksums of a layer that the ranks of a worker have said; one that a rank has not said is empty.
 BETWEEN_RANKS = ":"
 
@@ -126,10 +128,7 @@ def has_all(holds: Iterable[Layers], known: Iterable[Layers] | None) -> bool:
 
 
 def worker_saved(told: Sequence[Saved]) -> Saved:
-    """The worker has saved its part where all its ranks have saved theirs."""
-    failed = next((rank for rank, one in enumerate(told) if one.part is None), None)
-    if failed is not None:
-        return Saved(told[failed].iteration, None, f"rank {failed}: {told[failed].error}")
+    """The worker has saved its part, for all its ranks have saved theirs."""
     return replace(told[0], further=tuple(one.part for one in told[1:] if one.part is not None))
 
 

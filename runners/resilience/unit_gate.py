@@ -64,6 +64,7 @@ from .protocol import (
     Whereabouts,
 )
 from .rank_merging import (
+    AT_WORK,
     has_all,
     known_by_all,
     unlike_votes,
@@ -134,7 +135,8 @@ class WorkerUnit:
         said: what some of its ranks have said, and not all, by what it is and by rank.
         inquiry: the number of the last one.
         answers: to that, by rank.
-        complaints: by epoch, with whom it has lost touch.
+        present: by epoch, the ranks whose training threads have said something in it.
+        complaints: by epoch, that which the rules have heard last.
         is_leaving: whether one of its ranks has said so.
     """
 
@@ -143,7 +145,8 @@ class WorkerUnit:
     said: dict[tuple[type[Any], Any], dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
     inquiry: int = 0
     answers: dict[int, Whereabouts] = field(default_factory=dict)
-    complaints: dict[int, str | None] = field(default_factory=dict)
+    present: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    complaints: dict[int, Suspect] = field(default_factory=dict)
     is_leaving: bool = False
 
     @property
@@ -168,7 +171,9 @@ class WorkerUnit:
     def culprits(self) -> list[RankProcess]:
         """Who hangs, when the worker does: the ranks that have not answered, or the one that holds up the others."""
         silent = [one for one in self.processes if one.hello.rank not in self.answers]
-        return silent or [self.processes[worker_whereabouts(self.worker, self.answers)[0]]]
+        rank, answer = worker_whereabouts(self.worker, self.answers) if self.answers else (0, None)
+        is_known = answer is not None and (answer.doing in AT_WORK or not silent)
+        return [self.processes[rank]] if is_known else silent
 
 
 @dataclass
@@ -463,8 +468,7 @@ class UnitGate:
         if not isinstance(message, Leaving) and self._has_torn(unit, process.hello.rank, message):
             self._tear(unit)
             return
-        found = self._merged(unit, process.hello.rank, message)
-        if found is not None:
+        for found in self._merged(unit, process.hello.rank, message):
             self._pass(Said(self._now_s, unit.number, found))
 
     def _let_go(self, process: RankProcess) -> None:
@@ -474,58 +478,72 @@ class UnitGate:
             Drop(process.connection),
         ]
 
-    def _merged(self, unit: WorkerUnit, rank: int, message: Any) -> Any:
-        """What the rules are to hear now that a rank has said something; None: nothing yet."""
+    def _merged(self, unit: WorkerUnit, rank: int, message: Any) -> list[Any]:
+        """What the rules are to hear now that a rank has said something."""
+        told: list[Any] | None = None
         match message:
             case Published() | LossesTold():
-                return message if rank == 0 else None
+                return [message] if rank == 0 else []
             case Leaving():
                 is_first, unit.is_leaving = not unit.is_leaving, True
-                return message if is_first else None
-            case Suspect():
-                return self._complaint(unit, message)
-            case Whereabouts(inquiry) if inquiry == unit.inquiry:
-                unit.answers[rank] = message
-                has_answered = len(unit.answers) == len(unit.processes)
-                return worker_whereabouts(unit.worker, unit.answers)[1] if has_answered else None
+                return [message] if is_first else []
+            case Suspect(epoch=epoch):
+                return self._complaint(unit, rank, epoch, message)
             case Whereabouts():
-                return None
-            case Ready(epoch=what) | StandingTold(epoch=what):
-                told = unit.all_said(rank, what, message)
+                return self._whereabouts(unit, rank, message)
+            case Saved():
+                return self._saved(unit, rank, message)
+            case Ready(epoch=epoch):
+                told = unit.all_said(rank, epoch, message)
+                late = self._complaint(unit, rank, epoch)
+                return [*(self._joined(unit, told) if told else []), *late]
+            case StandingTold(epoch=epoch):
+                told = unit.all_said(rank, epoch, message)
             case Vote():
                 told = unit.all_said(rank, (message.epoch, message.iteration), message)
-            case Saved():
-                layers = None if message.part is None else message.part.layers
-                return self._saved(unit, rank, layers, message)
-        return None if told is None else self._joined(unit, told)
+        return self._joined(unit, told) if told else []
 
-    def _joined(self, unit: WorkerUnit, told: list[Any]) -> Any:
-        """What all ranks have said, as one; None where that is the end of the worker as it is."""
+    def _joined(self, unit: WorkerUnit, told: list[Any]) -> list[Any]:
+        """What all ranks have said, as one; nothing where that is the end of the worker as it is."""
         if isinstance(told[0], Vote):
             wrong = unlike_votes(told)
-            if wrong is not None:
-                self._expel(unit, wrong)
-                return None
-            return worker_vote(told)
+            if wrong is None:
+                return [worker_vote(told)]
+            self._expel(unit, wrong)
+            return []
         known = self._rules.members[unit.worker].holds
         found = worker_ready(told) if isinstance(told[0], Ready) else worker_standing(told, known)
         if found is None:
             self._tear(unit)
-        return found
+        return [] if found is None else [found]
 
-    def _saved(self, unit: WorkerUnit, rank: int, layers: Layers | None, message: Saved) -> Saved | None:
-        if layers is None:
-            return worker_saved([message]) if rank == 0 else replace(message, error=f"rank {rank}: {message.error}")
-        told = unit.all_said(rank, (message.iteration, layers), message)
-        return None if told is None else worker_saved(told)
+    def _saved(self, unit: WorkerUnit, rank: int, message: Saved) -> list[Saved]:
+        if message.part is None:
+            return [replace(message, error=f"rank {rank}: {message.error}")]
+        told = unit.all_said(rank, (message.iteration, message.part.layers), message)
+        return [worker_saved(told)] if told else []
 
-    def _complaint(self, unit: WorkerUnit, suspect: Suspect) -> Suspect | None:
-        """The first of an epoch, and the first that says with whom; partners that have lost each other do not."""
-        peer = None if suspect.peer == unit.worker else suspect.peer
-        if suspect.epoch in unit.complaints and (peer is None or unit.complaints[suspect.epoch] is not None):
-            return None
-        unit.complaints[suspect.epoch] = peer
-        return replace(suspect, peer=peer)
+    def _whereabouts(self, unit: WorkerUnit, rank: int, answer: Whereabouts) -> list[Whereabouts]:
+        if answer.inquiry != unit.inquiry:
+            return []
+        unit.answers[rank] = answer
+        found = worker_whereabouts(unit.worker, unit.answers)[1]
+        # For a rank that is at work the others wait, whatever they have to say yet.
+        return [found] if found.doing in AT_WORK or len(unit.answers) == len(unit.processes) else []
+
+    def _complaint(self, unit: WorkerUnit, rank: int, epoch: int, suspect: Suspect | None = None) -> list[Suspect]:
+        """What is news of a worker's complaint in an epoch: the first one, the first that says with whom it has lost
+        touch (partners that have lost each other do not), and that by now all its ranks are in that epoch."""
+        unit.present[epoch].add(rank)
+        before = known = unit.complaints.get(epoch)
+        if suspect is not None and suspect.peer == unit.worker:
+            suspect = replace(suspect, peer=None)
+        if suspect is not None and (known is None or (known.peer is None and suspect.peer is not None)):
+            known = suspect
+        if known is None:
+            return []
+        unit.complaints[epoch] = replace(known, of_some=len(unit.present[epoch]) < len(unit.processes))
+        return [unit.complaints[epoch]] if unit.complaints[epoch] != before else []
 
     def _has_torn(self, unit: WorkerUnit, rank: int, message: Any) -> bool:
         """Whether some ranks have gone over to other layers in an epoch, and this one, as it shows now, never will."""

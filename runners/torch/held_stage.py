@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...schemas.blocks import piece_name
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.plan import Layers
 from ...schemas.resumption import layers_in
@@ -27,6 +28,7 @@ from .optimizers import OptimizerFactory as OptimizerFactory
 from .precision import Precision, convert, is_loss_scaled, require_precision
 from .schedules import LearningRates, Schedule
 from .stage import Loss, TorchStage
+from .stage_blocks import StageBlocks
 from .staging import HostStaging
 from .ties import Tie, tie, ties_of, trained_ties
 from .trees import NOTHING, Named, Tree, zero_gradient
@@ -76,8 +78,11 @@ class HeldStage:
         share: which of its worker's ranks this is, whose layers are cut: norms count what several have once.
         degree: ranks of the worker.
         cuts: how parameters are cut, by their names in the state; others are whole on every rank.
+        is_sharded: the optimizer holds blocks of the layers only (stage_blocks.py), none before `blocks.hold` says
+            which. What layers share with each other is in no block: every peer keeps all its state.
 
     Attributes:
+        blocks: of the layers; None where the optimizer is not sharded.
         holds: all of them: ranges [first, stop), ascending, none next to another.
         numbers: of these layers in the model.
 
@@ -102,6 +107,7 @@ class HeldStage:
         buffers: SharedBuffers = "lowest",
         further: Sequence[Layers] = (),
         share: int = 0,
+        is_sharded: bool = False,
         degree: int = 1,
         cuts: Mapping[str, TensorCut] = MappingProxyType({}),
     ) -> None:
@@ -133,7 +139,10 @@ class HeldStage:
             cuts=divided,
         )
         self._buffers = StageBuffers(self.stage.layers, self.gradients, buffers)
-        self._stepping = StageOptimizer(optimizer, self.stage.parameters(), precision)
+        dealt = _to_be_cut(self.stage.layers, self.numbers, shared) if is_sharded else {}
+        self._cut = frozenset(one for layer in dealt.values() for one in layer.values())
+        self._stepping = StageOptimizer(optimizer, self.stage.parameters(), precision, self._cut)
+        self.blocks = StageBlocks(dealt, self._stepping) if is_sharded else None
         self._rates = LearningRates(self.optimizer, None if self._stepping.is_idle else schedule)
         self._scale = LossScale(self.numbers) if is_loss_scaled(precision) else None
         self._persistent = frozenset(map(_plain, self.stage.layers.state_dict()))
@@ -329,18 +338,23 @@ class HeldStage:
         self._buffers.commit()
         self.gradients.scale(factor)
         self._stepping.step()
+        if self.blocks is not None:
+            self.blocks.note_step(terms.taken + 1)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The training state by name, the same order on all peers.
 
         Returns:
             References: parameters, persistent buffers, the loss scale, then the optimizer's tensors, none of them
-            copied. Numbers in the optimizer's state are given as float64 tensors of no dimension, by value.
+            copied. Numbers in the optimizer's state are given as float64 tensors of no dimension, by value. Of a
+            sharded optimizer what it holds: of blocks by their own names (schemas/blocks.py).
         """
-        return self._state_of(self.numbers)
+        return self._state_of(self.numbers) | ({} if self.blocks is None else self.blocks.state_of(self.blocks.held))
 
     def state_of(self, layers: Layers) -> dict[str, torch.Tensor]:
         """The part of `state()` that belongs to some layers, in the same order, whatever the stage around them.
+
+        Without the state of blocks, which other peers need not hold.
 
         Args:
             layers: [first, stop) of the model; those not held have no part.
@@ -379,7 +393,7 @@ class HeldStage:
         self._load_into(self.state_of(layers), state)
 
     def _load_into(self, own: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> None:
-        _check_same_kind(own, state)
+        check_same_kind(own, state)
         self._write(state)
 
     def prime_optimizer(self) -> None:
@@ -410,28 +424,31 @@ class HeldStage:
         """Copy the whole state aside, for `restore`; a copy kept earlier is overwritten, in its own storage.
 
         Takes the memory of the parameters and the optimizer's state once more: with AdamW 12 bytes a float32 parameter.
+        Where the optimizer is sharded, of the blocks that it holds: no step changes others.
 
         Args:
             with_sums: whether to keep the sums over gradients, too, of which the step is to be made: 4 bytes more.
         """
         if with_sums:
-            before = self._kept_sums[0] if self._kept_sums is not None else []
-            self._kept_sums = copied(self.gradients.buffers, before), self._buffers.summed
+            sums = self._kept_sums[0] if self._kept_sums is not None else []
+            self._kept_sums = copied(self.gradients.buffers, sums), self._buffers.summed
         else:
             self._kept_sums = None
-        kept = self._kept = self._kept or {}
-        for name, value in self.state().items():
-            into = kept.get(name)
-            if into is not None and (into.shape, into.dtype, into.device) == (value.shape, value.dtype, value.device):
-                into.copy_(value)
-            else:
-                kept[name] = value.clone()
+        before, self._kept = self._kept or {}, {}
+        if self.blocks is not None:
+            self.blocks.keep()
+        for name, value in self._stepped_state().items():
+            into = before.get(name)
+            if into is None or (into.shape, into.dtype, into.device) != (value.shape, value.dtype, value.device):
+                into = torch.empty_like(value)
+            self._kept[name] = into.copy_(value)
 
     def restore(self) -> None:
         """Bring the kept state back, bit for bit, also an optimizer that had not stepped yet; the copy stays.
 
         What is under way is dropped, as in `reset`. Where sums were kept, they are here again, and `step` makes the
-        same step of them; else an iteration must be run again.
+        same step of them; else an iteration must be run again. Parameters in blocks that others hold stay, of whichever
+        step they are (`StageBlocks.versions`).
 
         Raises:
             RuntimeFailedError: nothing is kept.
@@ -439,12 +456,14 @@ class HeldStage:
         if self._kept is None:
             raise RuntimeFailedError("no state was kept to go back to")
         self.reset()
-        for slot in list(self._slots()):
+        for slot in list(self._slots(with_blocks=True)):
             if slot.name not in self._kept:
                 slot.entries.pop(slot.key, None)  # of what layers share the first has done it
                 self._stepping.drop_empty(slot.parameter)
-        _check_same_kind(self.state(), self._kept)
+        check_same_kind(self._stepped_state(), self._kept)
         self._write(self._kept)
+        if self.blocks is not None:
+            self.blocks.restore()
         if self._kept_sums is not None:
             sums, summed = self._kept_sums
             for buffer, before in zip(self.gradients.buffers, sums, strict=True):
@@ -465,6 +484,15 @@ class HeldStage:
             if layer in self._layers
         }
 
+    def _stepped_state(self) -> dict[str, torch.Tensor]:
+        """The part of `state()` that a step, or an iteration, changes here."""
+        if self.blocks is None:
+            return self.state()
+        others = self.blocks.names
+        return {name: value for name, value in self.state().items() if name not in others} | self.blocks.values_of(
+            self.blocks.held
+        )
+
     def _tensors(self) -> dict[str, torch.Tensor]:
         layers = enumerate(self.stage.layers)
         every = (one for place, layer in layers for one in layer.named_buffers(str(place)))
@@ -481,21 +509,23 @@ class HeldStage:
         for place, layer in enumerate(self.stage.layers):
             yield from layer.named_parameters(str(place))
 
-    def _slots(self) -> Iterator[_Slot]:
+    def _slots(self, *, with_blocks: bool = False) -> Iterator[_Slot]:
         """The optimizer's state in the parameters' order; keys in alphabetical order, whoever made them first."""
         for name, parameter in self._named_parameters():
-            for key, entries in self._stepping.entries(parameter):
-                yield _Slot(f"{self._global_name(name)}/{key}", parameter, key, entries)
+            if with_blocks or parameter not in self._cut:
+                for span, key, entries in self._stepping.entries(parameter):
+                    entry = f"{self._global_name(name)}/{key}"
+                    yield _Slot(entry if span is None else piece_name(entry, *span), parameter, key, entries)
 
     def _global_name(self, name: str) -> str:
         index, _, rest = _plain(name).partition(".")
         return f"{self.numbers[int(index)]}.{rest}"
 
     def _write(self, state: Mapping[str, torch.Tensor]) -> None:
-        tensors = self._tensors()
+        tensors = self._tensors() | ({} if self.blocks is None else self.blocks.values_of(self.blocks.held))
         for name in tensors.keys() & state.keys():
             tensors[name].copy_(state[name])
-        for slot in [slot for slot in self._slots() if slot.name in state]:
+        for slot in [slot for slot in self._slots(with_blocks=True) if slot.name in state]:
             entry, value = slot.entries[slot.key], state[slot.name]
             if isinstance(entry, torch.Tensor):
                 entry.detach().copy_(value)
@@ -520,6 +550,20 @@ class HeldStage:
             one.grad = gradient
         for group, decay in decays:
             group["weight_decay"] = decay
+
+
+def _to_be_cut(
+    layers: Iterable[nn.Module], numbers: Sequence[int], shared: Mapping[tuple[int, ...], Sequence[nn.Parameter]]
+) -> dict[int, dict[str, nn.Parameter]]:
+    """Of each layer, by its number in the model, the trained parameters that are its alone; in one piece of memory."""
+    whole = {one for parameters in shared.values() for one in parameters}
+    found: dict[int, dict[str, nn.Parameter]] = {}
+    for number, layer in zip(numbers, layers, strict=True):
+        named = [(_plain(name), one) for name, one in layer.named_parameters() if one.requires_grad]
+        found[number] = {name: one for name, one in named if one not in whole}
+        for one in found[number].values():
+            one.data = one.data.contiguous()
+    return found
 
 
 class _Recorder(dict[str, Any]):
@@ -553,7 +597,7 @@ def _plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+def check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
     """Raise InvalidInputError for the first name, in our order and then in theirs, that does not fit."""
     for name, value in own.items():
         if name not in given:

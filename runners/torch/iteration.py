@@ -150,6 +150,8 @@ class Iteration:
         agreed = self.agree()
         if agreed.is_finite:
             self.step(agreed.terms)
+            if self.rank.gathering is not None:
+                self.rank.gathering.run(self.rank.transport, self.taken + 1)
         self.rank.transport.flush()
         return agreed
 

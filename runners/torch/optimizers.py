@@ -1,12 +1,16 @@
 """A stage's optimizer: made by the user's factory, tried out first, and stepped on float32 gradients or masters."""
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from ...schemas.blocks import HOLDERS
 from ...schemas.errors import InvalidInputError
+from ...schemas.slices import Span
 from ...schemas.text import with_article
 from .precision import Precision, has_masters
 
@@ -37,6 +41,44 @@ def decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> lis
     return [group for group in groups if group["params"]]
 
 
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """One parameter of the inner optimizer: all of a parameter of the stage, or a piece of it.
+
+    Attributes:
+        parameter: the stage's.
+        span: which of its numbers; None: all.
+        stepped: what the inner optimizer has for them.
+        is_twin: whether it has a gradient of its type only while it steps.
+        masters: the entry of a float32 master; nothing where there is none.
+        source: the parameter's gradient, of which `stepped` has its part.
+    """
+
+    parameter: nn.Parameter
+    span: Span | None
+    stepped: nn.Parameter
+    is_twin: bool
+    masters: dict[str, Any]
+    source: torch.Tensor | None = None
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The numbers of the parameter that are stepped, as a view."""
+        return part_of(self.parameter.detach(), self.span)
+
+    @property
+    def gradient(self) -> torch.Tensor | None:
+        """Theirs, as a view."""
+        return None if self.parameter.grad is None else part_of(self.parameter.grad, self.span)
+
+    def attach(self) -> None:
+        """Let what is stepped have the gradient that its parameter has."""
+        if self.stepped is self.parameter or self.is_twin:
+            return
+        if self.source is not self.parameter.grad or self.stepped.grad is None:
+            self.source, self.stepped.grad = self.parameter.grad, self.gradient
+
+
 class StageOptimizer:
     """The optimizer of a stage's trainable parameters.
 
@@ -44,11 +86,15 @@ class StageOptimizer:
     parameters of the same memory, with a gradient in their type while it steps, or on float32 masters that begin equal
     to the parameters, with the float32 sums themselves. From the masters the parameters are rounded after each step.
 
+    Of parameters that are cut it steps on pieces only, those that `hold` says. Each has a state of its own, and stays
+    in the group of the inner optimizer into which the factory has put its parameter.
+
     Args:
         factory: the user's; asked for small optimizers too, which are tried out and forgotten. Not called where nothing
             is to be trained.
         parameters: the stage's, with their gradients in place.
         precision: whether there are masters.
+        cut: those of which pieces are stepped, none to begin with; each contiguous.
 
     Attributes:
         inner: the optimizer that the factory has made; one of nothing where there is nothing to train.
@@ -59,61 +105,113 @@ class StageOptimizer:
             other parameters than it was given, or keeps masters itself.
     """
 
-    def __init__(self, factory: OptimizerFactory, parameters: Iterable[nn.Parameter], precision: Precision) -> None:
+    def __init__(
+        self,
+        factory: OptimizerFactory,
+        parameters: Iterable[nn.Parameter],
+        precision: Precision,
+        cut: Collection[nn.Parameter] = frozenset(),
+    ) -> None:
         trainable = [one for one in parameters if one.requires_grad]
-        with_masters = has_masters(precision)
-        self._stepped: dict[nn.Parameter, nn.Parameter] = {}
-        self._twins: list[tuple[nn.Parameter, nn.Parameter]] = []
-        self._masters: dict[nn.Parameter, dict[str, Any]] = {}
+        self._with_masters = has_masters(precision)
+        self._units: dict[nn.Parameter, dict[Span | None, _Unit]] = {}
         for parameter in trainable:
-            stepped = parameter
-            if parameter.grad is not None and parameter.grad.dtype != parameter.dtype:
-                stepped = nn.Parameter(parameter.detach().float() if with_masters else parameter.detach())
-                if with_masters:
-                    stepped.grad = parameter.grad
-                    self._masters[parameter] = {MASTER: stepped}
-                else:
-                    self._twins.append((parameter, stepped))
-            self._stepped[parameter] = stepped
+            self._units[parameter] = {} if parameter in cut else {None: self._unit(parameter, None)}
+        given = {self._given(parameter): parameter for parameter in trainable}
         self.is_idle = not trainable
-        self.inner = _nothing() if self.is_idle else _made(factory, list(self._stepped.values()), precision)
+        self.inner = _nothing() if self.is_idle else _made(factory, list(given), precision)
+        # Of each group its parameters, where pieces take their places.
+        groups = self.inner.param_groups if cut else []
+        self._groups = [[given[one] for one in group["params"]] for group in groups]
+        self._seat()
+
+    def hold(self, pieces: Mapping[nn.Parameter, Sequence[Span | None]]) -> None:
+        """Step on these pieces from now on: those that were stepped so far keep their state, others have none.
+
+        Args:
+            pieces: of parameters that are cut, numbers [first, stop) in row-major order, or None for all of them.
+        """
+        for parameter, spans in pieces.items():
+            before = self._units[parameter]
+            self._units[parameter] = {
+                span: before.pop(span) if span in before else self._unit(parameter, span) for span in spans
+            }
+            for unit in before.values():
+                self.inner.state.pop(unit.stepped, None)
+        self._seat()
 
     def stepped(self) -> list[nn.Parameter]:
         """What the optimizer steps on, in the parameters' order."""
-        return list(self._stepped.values())
+        return [unit.stepped for unit in self._every()]
 
     def step(self) -> None:
         """Step on the gradients as they are."""
-        for parameter, twin in self._twins:
-            twin.grad = None if parameter.grad is None else parameter.grad.to(twin.dtype)
+        twins = [unit for unit in self._every() if unit.is_twin]
+        for twin in twins:
+            gradient = twin.gradient
+            twin.stepped.grad = None if gradient is None else gradient.to(twin.stepped.dtype)
         self.inner.step()
-        for _, twin in self._twins:
-            twin.grad = None
-        if self._masters:
-            masters = [entries[MASTER].detach() for entries in self._masters.values()]
+        for twin in twins:
+            twin.stepped.grad = None
+        mastered = [unit for unit in self._every() if unit.masters]
+        if mastered:
             with torch.no_grad():
-                torch._foreach_copy_([parameter.detach() for parameter in self._masters], masters)
+                torch._foreach_copy_([one.value for one in mastered], [one.stepped.detach() for one in mastered])
 
     def attach(self) -> None:
-        """Let masters have the gradients that their parameters have, where these have others than before."""
-        for parameter, entries in self._masters.items():
-            if entries[MASTER].grad is not parameter.grad:
-                entries[MASTER].grad = parameter.grad
+        """Let what is stepped have the gradients that their parameters have, where these have others than before."""
+        for unit in self._every():
+            unit.attach()
 
-    def entries(self, parameter: nn.Parameter) -> list[tuple[str, dict[str, Any]]]:
-        """Everything that is kept of a parameter: keys in alphabetical order, each with the dictionary it is in."""
-        stepped = self._stepped.get(parameter)
-        if stepped is None:
-            return []
-        places = (self.inner.state.get(stepped, {}), self._masters.get(parameter, {}))
-        found = [(key, entries) for entries in places for key in entries if entries[key] is not None]
-        return sorted(found, key=lambda one: one[0])
+    def entries(self, parameter: nn.Parameter) -> list[tuple[Span | None, str, dict[str, Any]]]:
+        """Everything that is kept of a parameter.
+
+        Returns:
+            By pieces (None: all of it), the keys in alphabetical order, each with the dictionary that it is in.
+        """
+        found = []
+        for span, unit in self._units.get(parameter, {}).items():
+            places = (self.inner.state.get(unit.stepped, {}), unit.masters)
+            own = [(span, key, entries) for entries in places for key in entries if entries[key] is not None]
+            found += sorted(own, key=lambda one: one[1])
+        return found
 
     def drop_empty(self, parameter: nn.Parameter) -> None:
         """Forget the inner optimizer's state of a parameter if nothing is left of it."""
-        stepped = self._stepped[parameter]
-        if all(entry is None for entry in self.inner.state.get(stepped, {}).values()):
-            self.inner.state.pop(stepped, None)
+        for unit in self._units[parameter].values():
+            if all(entry is None for entry in self.inner.state.get(unit.stepped, {}).values()):
+                self.inner.state.pop(unit.stepped, None)
+
+    def _every(self) -> Iterator[_Unit]:
+        return itertools.chain.from_iterable(units.values() for units in self._units.values())
+
+    def _unit(self, parameter: nn.Parameter, span: Span | None) -> _Unit:
+        value = part_of(parameter.detach(), span)
+        if parameter.grad is None or parameter.grad.dtype == parameter.dtype:
+            unit = _Unit(parameter, span, parameter if span is None else nn.Parameter(value), False, {})
+        elif self._with_masters:
+            master = nn.Parameter(value.float())
+            unit = _Unit(parameter, span, master, False, {MASTER: master})
+        else:
+            unit = _Unit(parameter, span, nn.Parameter(value), True, {})
+        unit.attach()
+        return unit
+
+    def _given(self, parameter: nn.Parameter) -> nn.Parameter:
+        """What the factory is given for a parameter: of one that is cut what takes no memory, but has its shape."""
+        if self._units[parameter]:
+            return self._units[parameter][None].stepped
+        dtype = torch.float32 if self._with_masters and parameter.grad is not None else parameter.dtype
+        return nn.Parameter(torch.zeros((), dtype=dtype, device=parameter.device).expand(parameter.shape))
+
+    def _seat(self) -> None:
+        for group, parameters in zip(self.inner.param_groups, self._groups, strict=False):
+            group["params"] = [unit.stepped for one in parameters for unit in self._units[one].values()]
+
+
+def part_of(tensor: torch.Tensor, span: Span | None) -> torch.Tensor:
+    """Numbers [first, stop) of a contiguous tensor in a row, as a view; itself where the span is None."""
+    return tensor if span is None else tensor.view(-1)[slice(*span)]
 
 
 def _nothing() -> torch.optim.Optimizer:
@@ -143,6 +241,105 @@ def _made(factory: OptimizerFactory, parameters: Sequence[nn.Parameter], precisi
     if has_masters(precision) and getattr(optimizer, "master_weights", False):
         raise _masters_twice(optimizer, "master_weights", precision)
     return _called(factory, parameters)
+
+
+# With fewer peers a sharded optimizer saves nothing, for each block has two holders.
+LEAST_PEERS = 3
+
+
+def shards_optimizer(
+    asked: bool | None, fewest_peers: int, factory: OptimizerFactory, layers: Iterable[nn.Module]
+) -> bool:
+    """Whether workers keep only blocks of the optimizer's state.
+
+    Args:
+        asked: for; None: where it saves memory, and the optimizer allows it.
+        fewest_peers: of all layers the least number of workers that hold one.
+        factory: makes the optimizer.
+        layers: all of the model.
+
+    Raises:
+        InvalidInputError: it is asked for, and one worker alone holds a layer, or the optimizer is not elementwise.
+    """
+    if asked is None:
+        try:
+            return fewest_peers >= LEAST_PEERS and shards_optimizer(True, fewest_peers, factory, layers)
+        except InvalidInputError:
+            return False
+    if asked and fewest_peers < HOLDERS:
+        raise InvalidInputError(
+            "a sharded optimizer needs two workers for each layer, one to own a block of its state and one to save it, "
+            "and the plan has a layer that one worker holds alone",
+            where="--shard-optimizer",
+            fix="plan with --dp 2 or more (it saves memory from 3 on), or leave --shard-optimizer out",
+        )
+    if asked:
+        require_elementwise(factory, layers)
+    return asked
+
+
+def require_elementwise(factory: OptimizerFactory, layers: Iterable[nn.Module]) -> None:
+    """Raise InvalidInputError unless pieces of parameters, stepped apart, become what the whole ones become.
+
+    What looks at shapes (Muon, Adafactor), at norms of whole parameters (LAMB) or at all of them at once does not. Two
+    steps of small parameters show it.
+
+    Args:
+        factory: the user's.
+        layers: all of the model, so that every worker comes to the same answer; their values are not looked at.
+    """
+    trainable = [one for layer in layers for one in layer.parameters() if one.requires_grad]
+    shapes = {one.ndim: tuple(min(size, _TRIED) for size in one.shape) for one in trainable if one.numel()}
+    if not shapes:
+        return
+    name = type(_made(factory, [nn.Parameter(torch.zeros(shape)) for shape in shapes.values()], "fp32")).__name__
+    whole = _stepped_twice(factory, shapes.values(), None)
+    try:
+        halves = [_stepped_twice(factory, shapes.values(), half) for half in ((0.0, 0.5), (0.5, 1.0))]
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        raise _not_elementwise(name, f"it cannot step pieces of one ({type(error).__name__}: {error})") from error
+    for number, (before, after) in enumerate(whole):
+        found = torch.cat([half[number][1] for half in halves])
+        if not torch.allclose(found - before, after - before, rtol=1e-3, atol=1e-6):
+            raise _not_elementwise(name, "pieces that are stepped apart become something else")
+
+
+def _stepped_twice(
+    factory: OptimizerFactory, shapes: Iterable[tuple[int, ...]], part: tuple[float, float] | None
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Small parameters before and after two steps, each in a row: whole ones, or a part of each."""
+    given = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    optimizer = _called(factory, given)
+    if optimizer.state:
+        raise _not_elementwise(type(optimizer).__name__, "it has a state before it steps")
+    stepped: dict[nn.Parameter, nn.Parameter] = {}
+    for one in given:
+        value = torch.sin(torch.arange(1.0, one.numel() + 1)).view_as(one)
+        span = None if part is None else (round(part[0] * one.numel()), round(part[1] * one.numel()))
+        stepped[one] = nn.Parameter(part_of(value, span))
+    for group in optimizer.param_groups:
+        group["params"] = [stepped[one] for one in group["params"]]
+        group["lr"] = 0.1 if isinstance(group.get("lr"), float) else group.get("lr")
+    before = [one.detach().flatten().clone() for one in stepped.values()]
+    for scale in (1.0, 0.5):
+        for one in stepped.values():
+            one.grad = scale * torch.cos(7 * one.detach())  # of each number by itself, like what it is a part of
+        optimizer.step()
+    for one in stepped.values():
+        for entry in optimizer.state.get(one, {}).values():
+            if isinstance(entry, torch.Tensor) and entry.dim() and entry.shape != one.shape:
+                raise _not_elementwise(type(optimizer).__name__, f"it keeps a tensor of shape {list(entry.shape)}")
+    return list(zip(before, (one.detach().flatten() for one in stepped.values()), strict=True))
+
+
+def _not_elementwise(name: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{name} does not treat each number of a parameter by itself: {why}",
+        where=f"{_WHERE}, with a sharded optimizer",
+        fix="use AdamW, SGD or the like, or keep its state whole on every peer (--no-shard-optimizer)",
+    )
 
 
 def _called(factory: OptimizerFactory, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:

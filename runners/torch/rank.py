@@ -23,6 +23,7 @@ from ..program import (
     posting_order,
 )
 from ..simulator import name_of_operation, share_of
+from .gathering import Gathering
 from .held_stage import HeldStage
 from .layout import RankLayout, RankTuple
 from .slice_sums import SlicedVector, SliceSums
@@ -76,6 +77,7 @@ class Rank:
         transfers: is told of all messages; it begins each iteration before the messages are announced.
         share: which of its worker's ranks it is; rank 0 tells what all of them know.
         layout: of all ranks, where workers are several; `number` and those in messages are workers' then.
+        gathering: of parameters after a step, where the optimizer is sharded and `Iteration.run` steps.
         sums: how its gradients are summed where workers are several ranks.
     """
 
@@ -98,6 +100,7 @@ class Rank:
     transfers: Transfers | None = None
     share: int = 0
     layout: RankLayout | None = None
+    gathering: Gathering | None = None
     sums: SliceSums | None = None
 
     @property

@@ -43,5 +43,5 @@ class RehearsedStep:
 
     def state_bytes(self) -> int:
         """Of the gradients, and of what the optimizer keeps of each number, once it has stepped."""
-        kept = [entries[key] for one in self._trained for key, entries in self._optimizer.entries(one)]
+        kept = [entries[key] for one in self._trained for _, key, entries in self._optimizer.entries(one)]
         return self.gradient_bytes() + sum(one.nbytes for one in kept if isinstance(one, torch.Tensor) and one.ndim)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import permutations
 from math import fsum, isfinite
 
 import torch
@@ -35,6 +36,7 @@ from .data.provider import Batch as Batch
 from .delegates import Delegates
 from .evaluation import HeldOut, evaluate
 from .faults import DelayedTransport, slowest_links
+from .gathering import Gathering, fewest_peers, peers_of
 from .gloo import GlooTransport
 from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
@@ -43,6 +45,7 @@ from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
 from .layout import GroupedTransport, RankLayout, RankTuple
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
+from .optimizers import shards_optimizer
 from .plane import delegated_peers, stall_limit_s
 from .precision import Precision
 from .rank import Rank, reads_of
@@ -106,6 +109,9 @@ class PlanRunner:
             stage only.
         precision, schedule, buffers: as of `HeldStage`.
         cuts: how the layers are shared by the ranks of a worker; for a plan of several GPUs a worker.
+        shard_optimizer: whether each of the workers that hold a layer keeps the optimizer's state of some blocks of it
+            only, each block being held by two. None: where three or more hold each layer, and the optimizer treats
+            each number of a parameter by itself.
 
     Attributes:
         share: which of its worker's ranks this is.
@@ -135,6 +141,7 @@ class PlanRunner:
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
         cuts: LayerCuts | None = None,
+        shard_optimizer: bool | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
@@ -162,6 +169,8 @@ class PlanRunner:
             if self._layout is not None:
                 check_cuts(plan, layers, cuts)
             self._named_inputs = NamedInputs(layers)
+            asked = _asked_to_shard(shard_optimizer, program, layout)
+            is_sharded = shards_optimizer(asked, fewest_peers(program), optimizer, layers)
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
@@ -188,7 +197,10 @@ class PlanRunner:
                 share=self.share,
                 degree=self._group.degree,
                 cuts=self._cuts,
+                is_sharded=is_sharded,
             )
+            blocks = self._held.blocks
+            self._gathering = None if blocks is None else Gathering.dealt(blocks, program, self._number)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
         self._delegates: Delegates | None = None
         self._delegated = delegated_peers(transport, program, self._number)
@@ -288,7 +300,8 @@ class PlanRunner:
     def state(self) -> dict[str, torch.Tensor]:
         """This rank's training state: parameters, buffers and the optimizer's state by their names in the model.
 
-        References, of what the ranks of a worker share its slices; names are those of `HeldStage`.
+        References, of what the ranks of a worker share its slices; names are those of `HeldStage`. Of a sharded
+        optimizer the blocks that this rank holds: those of all peers together, in one mapping, are the whole state.
         """
         self._held.prime_optimizer()
         return self._held.state()
@@ -297,8 +310,8 @@ class PlanRunner:
         """Go on with the state of other ranks, between iterations.
 
         Args:
-            sources: what `state` gave on all ranks of a worker, of this degree or another, in their order. They must
-                have this rank's layers, and may have more.
+            sources: what `state` gave on all ranks of a worker, of this degree or another, in their order; of a sharded
+                optimizer on it and its peers together. They must have this rank's layers, and may have more.
             iteration: that comes next.
             taken: steps taken before it; None: as many as iterations, for none was skipped.
 
@@ -351,6 +364,9 @@ class PlanRunner:
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = groups_of(instructions)
         peers, pairs = self._delegated, channels(self._program)
+        if self._gathering is not None:
+            every = (peers_of(self._program, number) for number in range(len(self._program.workers)))
+            pairs |= {pair for one in every for workers in one.values() for pair in permutations(workers, 2)}
         if self._layout is not None:
             own = self._layout.ranks_of(self._number)
             reduction = self._program.reduction(self._number)
@@ -433,6 +449,7 @@ class PlanRunner:
             does_count=json.loads(self._store.get("rtk/does_count")),
             share=self.share,
             layout=self._layout,
+            gathering=self._gathering,
             sums=None if self._layout is None else SliceSums(self._layout, self.rank, held.gradients),
         )
 
@@ -505,6 +522,21 @@ def cut_ties(ties: Sequence[Tie], layers: Sequence[nn.Module], cuts: LayerCuts) 
             )
         found.append(replace(one, places=places))
     return tuple(found)
+
+
+def _asked_to_shard(asked: bool | None, program: Program, layout: RankLayout) -> bool | None:
+    """Blocks are of what a rank has: whoever holds a layer must have the same slices of it as the others."""
+    holders = {workers for number in range(len(program.workers)) for workers in peers_of(program, number).values()}
+    if all(len({layout.degrees[worker] for worker in workers}) == 1 for workers in holders):
+        return asked
+    if asked:
+        raise InvalidInputError(
+            "workers of unlike tensor-parallel degrees hold the same layers: they have no blocks of an optimizer's "
+            "state in common",
+            where="--shard-optimizer",
+            fix="plan with one --tensor-parallel for all pipelines, or leave --shard-optimizer out",
+        )
+    return False
 
 
 def _rank_among(program: Program, layout: RankLayout, rank: int | None, world_size: int | None) -> int:

@@ -194,12 +194,17 @@ class Room:
             if isinstance(one, Tell | Drop) and one.connection == connection
         ]
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the job has begun."""
+        return self.rules.phase == "running"
+
     def begin(self) -> None:
         """All four are there."""
         for worker in ("0/0", "1/0"):
             for rank in (0, 1):
                 self.come(worker, rank)
-        assert self.rules.phase == "running"
+        assert self.is_running
 
 
 @pytest.mark.parametrize(
@@ -248,9 +253,9 @@ def test_a_job_waits_for_single_ranks_that_are_to_stand_by() -> None:
     for worker in ("0/0", "1/0"):
         for rank in (0, 1):
             room.come(worker, rank)
-    assert room.rules.phase == "gathering"
+    assert not room.is_running
     room.come("0/0", 1, not_before=3)
-    assert room.rules.phase == "running"
+    assert room.is_running
 
 
 def test_a_second_worker_that_is_appointed_waits_as_a_whole() -> None:
@@ -261,7 +266,7 @@ def test_a_second_worker_that_is_appointed_waits_as_a_whole() -> None:
     for worker in ("0/0", "1/0"):
         for rank in (0, 1):
             room.come(worker, rank)
-    assert room.rules.phase == "running"
+    assert room.is_running
     assert [one.not_before for one in room.rules.newcomers.values()] == [3]
 
 

@@ -1,0 +1,116 @@
+"""Parameters after a step of a sharded optimizer: each worker has those of its blocks, and gets the others' from them.
+
+Each owner sends the values of its blocks, layer by layer, to all others that hold the layer: half of what an all-reduce
+takes, and bits as they are, which a sum with zeros would not leave (-0 + 0 is 0).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from ...schemas.blocks import BlockId, Holders, deal_layers
+from ..program import Program
+from .stage_blocks import StageBlocks
+from .transport import Transport
+
+# Above the tags of all messages of a program, below those of copies; two for each layer and type, by turns.
+GATHER_TAG = 0x60000000
+_TYPES = 8  # of parameters in a layer, at most
+LOOK_AHEAD = 3  # layers whose receives are announced, so that buffers for few of them are there at once
+
+Peers = Mapping[int, tuple[int, ...]]  # of each layer the workers that hold it, ascending
+
+
+def peers_of(program: Program, number: int) -> Peers:
+    """Of each of a worker's layers all workers that sum its gradients, this one among them."""
+    reduction = program.reduction(number)
+    return {layer: part.ranks for part in (*reduction.parts, *reduction.sealed) for layer in range(*part.layers)}
+
+
+def fewest_peers(program: Program) -> int:
+    """Of all layers the least number of workers that hold one."""
+    return min(len(ranks) for number in range(len(program.workers)) for ranks in peers_of(program, number).values())
+
+
+@dataclass(frozen=True, eq=False)
+class Gathering:
+    """Who has which blocks of a worker's layers.
+
+    Attributes:
+        blocks: the worker's.
+        number: the worker's.
+        peers: that hold its layers.
+        holders: of all their blocks, by the workers' numbers.
+    """
+
+    blocks: StageBlocks
+    number: int
+    peers: Peers
+    holders: Mapping[BlockId, Holders]
+
+    @classmethod
+    def dealt(cls, blocks: StageBlocks, program: Program, number: int) -> "Gathering":
+        """A deal among workers that do not outlive each other, so that all are of one failure unit; blocks are held."""
+        peers = peers_of(program, number)
+        units = {worker: "" for workers in peers.values() for worker in workers}
+        found = cls(blocks, number, peers, deal_layers(blocks.sizes, peers, units))
+        blocks.hold(block for block, holders in found.holders.items() if number in holders)
+        return found
+
+    def run(self, transport: Transport, version: int) -> None:
+        """Send what this worker owns, and have what others do; all that hold one of the layers do so at once.
+
+        Others may not have taken yet what was sent (`Transport.flush`).
+
+        Args:
+            transport: reaches them.
+            version: how many steps of the job the values are of; two that follow each other are unlike.
+
+        Raises:
+            RuntimeFailedError: a connection broke; some values here are the new ones, and others not, as
+                `blocks.versions` says.
+        """
+        layers = sorted(self.peers)
+        posted: dict[int, dict[int, list[torch.Tensor]]] = {}
+        for place, layer in enumerate(layers):
+            for ahead in layers[place : place + LOOK_AHEAD]:
+                if ahead not in posted:
+                    posted[ahead] = self._post(ahead, transport, version)
+            self._send(layer, transport, version)
+            for owner, room in posted.pop(layer).items():
+                found = [transport.receive(_tag(layer, kind, version), owner) for kind in range(len(room))]
+                self.blocks.unpack(self._owned(layer, owner), found, version)
+
+    def _post(self, layer: int, transport: Transport, version: int) -> dict[int, list[torch.Tensor]]:
+        """Announce what others send of a layer; gives, by owner, tensors like it."""
+        found: dict[int, list[torch.Tensor]] = {}
+        for owner in self.peers[layer]:
+            owned = self._owned(layer, owner)
+            if owner != self.number and owned:
+                found[owner] = self.blocks.room_for(owned)
+                for kind, like in enumerate(found[owner]):
+                    transport.post_receive(_tag(layer, kind, version), owner, like)
+        return found
+
+    def _send(self, layer: int, transport: Transport, version: int) -> None:
+        for kind, packed in enumerate(self.blocks.packed(self._owned(layer, self.number))):
+            for peer in self.peers[layer]:
+                if peer != self.number:
+                    transport.send(_tag(layer, kind, version), peer, packed)
+
+    def _owned(self, layer: int, owner: int) -> list[BlockId]:
+        return self._by_owner.get((layer, owner), [])
+
+    @cached_property
+    def _by_owner(self) -> dict[tuple[int, int], list[BlockId]]:
+        """By layer and owner its blocks, in their order."""
+        found: dict[tuple[int, int], list[BlockId]] = {}
+        for block in sorted(self.holders):
+            found.setdefault((block[0], self.holders[block][0]), []).append(block)
+        return found
+
+
+def _tag(layer: int, kind: int, version: int) -> int:
+    return GATHER_TAG + 2 * (layer * _TYPES + kind) + version % 2
