@@ -113,7 +113,7 @@ def test_a_standby_takes_the_place_of_a_lost_rank_and_only_its_part_is_copied(
         check_states(cluster, ITERATIONS)
     seated = [one for one in epochs_of(cluster) if one.epoch > 1]
     if then == "" and seated and not events_of(cluster, "redo"):
-        (copies,) = ([copy for copy in one.copies if one.seats[copy.target].worker == victim.name] for one in seated)
+        copies = [copy for copy in seated[0].copies if seated[0].seats[copy.target].worker == victim.name]
         assert {copy.ranks for copy in copies} <= {(victim.share,)}
         assert [one["ranks"] for one in events_of(cluster, "replaced")] == [(victim.share,)]
         assert not events_of(cluster, "orphans")
