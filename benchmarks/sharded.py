@@ -56,7 +56,7 @@ def write_down(path: Path) -> None:
             told.write(json.dumps({"sent": sum(one.nbytes for one in state.values() if one.dim())}) + "\n")
         sent(tag, state, to, transport)
 
-    StageBlocks.note_step = note  # type: ignore[method-assign]
+    StageBlocks.note_step = note  # type: ignore[assignment, method-assign]
     resharding._send = send  # type: ignore[assignment]
 
 
