@@ -4,14 +4,14 @@ Each owner sends the values of its blocks, layer by layer, to all others that ho
 takes, and bits as they are, which a sum with zeros would not leave (-0 + 0 is 0).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from ...schemas.blocks import BlockId, Holders, deal_layers
-from ..program import AllReduce
+from ..program import Program
 from .stage_blocks import StageBlocks
 from .transport import Transport
 
@@ -20,18 +20,18 @@ GATHER_TAG = 0x60000000
 _TYPES = 8  # of parameters in a layer, at most
 LOOK_AHEAD = 3  # layers whose receives are announced, so that buffers for few of them are there at once
 
-Peers = Mapping[int, Sequence[int]]  # of each layer the workers that hold it, ascending
+Peers = Mapping[int, tuple[int, ...]]  # of each layer the workers that hold it, ascending
 
 
-def peers_of(reduction: AllReduce) -> Peers:
+def peers_of(program: Program, number: int) -> Peers:
     """Of each of a worker's layers all workers that sum its gradients, this one among them."""
-    parts = (*reduction.parts, *reduction.sealed)
-    return {layer: part.ranks for part in parts for layer in range(*part.layers)}
+    reduction = program.reduction(number)
+    return {layer: part.ranks for part in (*reduction.parts, *reduction.sealed) for layer in range(*part.layers)}
 
 
-def fewest_peers(reductions: Sequence[AllReduce]) -> int:
+def fewest_peers(program: Program) -> int:
     """Of all layers the least number of workers that hold one."""
-    return min(len(part.ranks) for one in reductions for part in (*one.parts, *one.sealed))
+    return min(len(ranks) for number in range(len(program.workers)) for ranks in peers_of(program, number).values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ class Gathering:
     holders: Mapping[BlockId, Holders]
 
     @classmethod
-    def dealt(cls, blocks: StageBlocks, number: int, reduction: AllReduce) -> "Gathering":
+    def dealt(cls, blocks: StageBlocks, program: Program, number: int) -> "Gathering":
         """A deal among workers that do not outlive each other, so that all are of one failure unit; blocks are held."""
-        peers = peers_of(reduction)
+        peers = peers_of(program, number)
         units = {worker: "" for workers in peers.values() for worker in workers}
         found = cls(blocks, number, peers, deal_layers(blocks.sizes, peers, units))
         blocks.hold(block for block, holders in found.holders.items() if number in holders)
@@ -61,6 +61,8 @@ class Gathering:
 
     def run(self, transport: Transport, version: int) -> None:
         """Send what this worker owns, and have what others do; all that hold one of the layers do so at once.
+
+        Others may not have taken yet what was sent (`Transport.flush`).
 
         Args:
             transport: reaches them.
@@ -80,7 +82,6 @@ class Gathering:
             for owner, room in posted.pop(layer).items():
                 found = [transport.receive(_tag(layer, kind, version), owner) for kind in range(len(room))]
                 self.blocks.unpack(self._owned(layer, owner), found, version)
-        transport.flush()
 
     def _post(self, layer: int, transport: Transport, version: int) -> dict[int, list[torch.Tensor]]:
         """Announce what others send of a layer; gives, by owner, tensors like it."""

@@ -107,9 +107,9 @@ class HeldStage:
         buffers: SharedBuffers = "lowest",
         further: Sequence[Layers] = (),
         share: int = 0,
+        is_sharded: bool = False,
         degree: int = 1,
         cuts: Mapping[str, TensorCut] = MappingProxyType({}),
-        is_sharded: bool = False,
     ) -> None:
         require_precision(precision)
         ties = ties_of(layers) if ties is None else ties

@@ -53,6 +53,7 @@ class Shards:
         self._taken = 0
         self._due: list[tuple[BlockFetch, list[list[str]]]] = []
         self._transport: Transport | None = None
+        self._gathering: Gathering | None = None  # of the epoch, once there was one
         self.rank = 0
         self.names: tuple[str, ...] = ()
         self.reshard: Reshard | None = None
@@ -85,7 +86,7 @@ class Shards:
             StateLostError: nobody has the state of some block.
         """
         self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.seats), epoch.taken
-        self._transport, self._due, self.reshard = transport, [], None
+        self._transport, self._due, self.reshard, self._gathering = transport, [], None, None
         own = self._holding(before, held)
         if before is not None and not epoch.nothing_committed and own.held != _blocks_of(before).held:
             _blocks_of(before).hold(own.held)  # what is of another step never counts again
@@ -185,7 +186,9 @@ class Shards:
         assert self.reshard is not None
         blocks = _blocks_of(held)
         version = max(blocks.versions.values())
-        Gathering(blocks, self.rank, self.reshard.peers, self.reshard.holders).run(transport, version)
+        if self._gathering is None:
+            self._gathering = Gathering(blocks, self.rank, self.reshard.peers, self.reshard.holders)
+        self._gathering.run(transport, version)
         self._whole = version
 
     def ready(self, held: HeldStage) -> frozenset[BlockId]:

@@ -168,8 +168,8 @@ class PlanRunner:
             if self._layout is not None:
                 check_cuts(plan, layers, cuts)
             self._named_inputs = NamedInputs(layers)
-            peers = fewest_peers([program.reduction(number) for number in range(len(program.workers))])
-            is_sharded = shards_optimizer(shard_optimizer, peers, optimizer, layers)
+            asked = _asked_to_shard(shard_optimizer, program, layout)
+            is_sharded = shards_optimizer(asked, fewest_peers(program), optimizer, layers)
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
@@ -194,14 +194,13 @@ class PlanRunner:
                 buffers=buffers,
                 further=further,
                 share=self.share,
-                is_sharded=is_sharded,
                 degree=self._group.degree,
                 cuts=self._cuts,
+                is_sharded=is_sharded,
             )
-            blocks = self._held.blocks
-            reduction = program.reduction(self._number)
-            self._gathering = None if blocks is None else Gathering.dealt(blocks, self._number, reduction)
             self._sums = None if self._layout is None else SliceSums(self._layout, self.rank, self._held.gradients)
+            blocks = self._held.blocks
+            self._gathering = None if blocks is None else Gathering.dealt(blocks, program, self._number)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
         self._delegates: Delegates | None = None
         self._delegated = delegated_peers(transport, program, self._number)
@@ -365,7 +364,7 @@ class PlanRunner:
         groups = groups_of(instructions)
         peers, pairs = self._delegated, channels(self._program)
         if self._gathering is not None:
-            every = (peers_of(self._program.reduction(number)) for number in range(len(self._program.workers)))
+            every = (peers_of(self._program, number) for number in range(len(self._program.workers)))
             pairs |= {pair for one in every for workers in one.values() for pair in permutations(workers, 2)}
         if self._layout is not None and self._sums is not None:
             own = self._layout.ranks_of(self._number)
@@ -521,6 +520,21 @@ def cut_ties(ties: Sequence[Tie], layers: Sequence[nn.Module], cuts: LayerCuts) 
             )
         found.append(replace(one, places=places))
     return tuple(found)
+
+
+def _asked_to_shard(asked: bool | None, program: Program, layout: RankLayout) -> bool | None:
+    """Blocks are of what a rank has: whoever holds a layer must have the same slices of it as the others."""
+    holders = {workers for number in range(len(program.workers)) for workers in peers_of(program, number).values()}
+    if all(len({layout.degrees[worker] for worker in workers}) == 1 for workers in holders):
+        return asked
+    if asked:
+        raise InvalidInputError(
+            "workers of unlike tensor-parallel degrees hold the same layers: they have no blocks of an optimizer's "
+            "state in common",
+            where="--shard-optimizer",
+            fix="plan with one --tensor-parallel for all pipelines, or leave --shard-optimizer out",
+        )
+    return False
 
 
 def _rank_among(program: Program, layout: RankLayout, rank: int | None, world_size: int | None) -> int:
