@@ -124,7 +124,7 @@ from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resharding import Shards
 from .resume import SumTaker
-from .saving import load_saved, publish_whole, save_part
+from .saving import BlockHoldings, load_saved, publish_whole, save_part
 from .task import Task
 from .team import Team, takes_all
 from .ties import ties_of, trained_together
@@ -524,7 +524,7 @@ class ResilientWorker:
             case UndoStep():
                 self._held.restore()
             case SavePart() as part:
-                return save_part(self._task, self._held, self._shares.tensors, part)
+                return save_part(self._task, self._held, self._shares.tensors, part, self._block_holdings())
             case PublishWhole(message):
                 return publish_whole(self._task, len(self._boundaries) - 1, message)
         return None
@@ -645,6 +645,10 @@ class ResilientWorker:
         first, *further = held.holds
         checksums, of_sums = (tuple(sorted(found.items())) for found in (sums, ended))
         return Ready(epoch.epoch, first, checksums, of_sums, tuple(further))
+
+    def _block_holdings(self) -> BlockHoldings | None:
+        """Who has what of a sharded optimizer's state."""
+        return None if self._shards is None else BlockHoldings(self._shards.ready(self._held), self._shards.holders)
 
     def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
         """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""
