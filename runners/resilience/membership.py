@@ -11,7 +11,7 @@ from ...schemas.checkpoint import print_layers
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Place, Plan, Worker, name_of
 from ...schemas.protocols import Hand
-from ...schemas.resumption import Rest
+from ...schemas.resumption import Rest, layers_in
 from .events import Planned, RestPlanned
 from .progress import FAILED
 from .protocol import (
@@ -168,6 +168,22 @@ def savers(layers: int, holdings: Iterable[tuple[str, Sequence[Layers] | None]])
             continue
         found.append(Saver(holder[0], (layer, holder[1][1])))
         layer = holder[1][1]
+    return tuple(found)
+
+
+def apart(holdings: Mapping[str, Sequence[Layers]]) -> tuple[str, ...]:
+    """Of some workers those that hold no layer of another one: each in turn, unless one before it holds a layer of it.
+
+    Args:
+        holdings: by name the layers of each, in ranges.
+    """
+    found: list[str] = []
+    taken = set[int]()
+    for name, held in holdings.items():
+        layers = layers_in(held)
+        if layers.isdisjoint(taken):
+            found.append(name)
+            taken |= layers
     return tuple(found)
 
 

@@ -580,10 +580,11 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker found something wrong that concerns the whole job, and ends."""
+    """A worker found something wrong that concerns the whole job, and ends; wrong input `ends_job` in any case."""
 
     exit_code: Index
     message: str
+    ends_job: bool = False
     kind: Literal["failed"] = "failed"
 
     __pydantic_config__ = STRICT

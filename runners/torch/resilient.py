@@ -61,6 +61,7 @@ from ..program import (
     lower,
     lower_rest,
 )
+from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import HUNG, LET_GO_S
 from ..resilience.protocol import (
@@ -124,6 +125,7 @@ from .progress import IterationProgress
 from .rank import Rank
 from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
+from .resharding import Shards
 from .resume import SumTaker
 from .task import Task
 from .team import Team, takes_all
@@ -401,6 +403,7 @@ class ResilientWorker:
         self._spans: list[Span] = []
         self._wants_spans = False
         self._clock_ahead_s = 0.0
+        self._shards = Shards(cores_here().machine) if task.shard_optimizer else None
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
         self._connections = Connections(task.secret, task.hostname)
         self._plane: Plane | None = None
@@ -497,9 +500,7 @@ class ResilientWorker:
             case EvaluateModel(iteration) | ReduceGradients(iteration):
                 return self._evaluate(iteration) if isinstance(action, EvaluateModel) else self._reduce(iteration)
             case FlushMessages(but_last):
-                unawaited = sum(isinstance(one, Send) for one in self._rank.instructions) if but_last else 0
-                self._rank.transport.flush(unawaited)
-                self._send_spans()
+                self._flush(but_last)
             case LeaveGroups():
                 self._leave_groups()
             case _:
@@ -593,6 +594,7 @@ class ResilientWorker:
             schedule=self._task.schedule,
             buffers=self._task.buffers,
             further=further,
+            is_sharded=self._task.shard_optimizer,
             share=self._task.share,
         )
         held.expect(self._named)
@@ -612,12 +614,21 @@ class ResilientWorker:
         assert self._plane is not None
         held, before = self._fitting, self._held if self._rules.holds is not None else None
         copied: set[int] = set()
+        if self._shards is not None:
+            waits = partial(self._activity.be, "joining", "what others have", range(len(epoch.seats)))
+            program = self._program(epoch.plan)
+            wanted = [program.plan.layers_of(worker) for worker in program.workers]
+            self._shards.meet(epoch, rank, wanted, self._plane.direct, before, held, waits)
         if not epoch.nothing_committed:
             share = self._task.share
             copies = [copy for copy in epoch.copies if copy.ranks is None or share in copy.ranks]
             sources = {copy.source for copy in copies if copy.target == rank}
             waits = partial(self._activity.be, "joining", "copies", sources)
             copied = take_over(copies, rank, self._plane.direct, before, held, waits)
+            if self._shards is not None:
+                self._shards.begin(before, held)
+                if self._shards.ends_at_once:
+                    self._shards.end(held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
             held.prime_optimizer()
             for layers in held.holds:
@@ -665,6 +676,25 @@ class ResilientWorker:
             transfers=plane.transfers,
             share=self._task.share,
         )
+
+    def _flush(self, but_last: bool) -> None:
+        """Wait until others have what was sent, and have the parameters that they have stepped meanwhile."""
+        assert self._plane is not None
+        if but_last:
+            self._rank.transport.flush(sum(isinstance(one, Send) for one in self._rank.instructions))
+        if self._shards is not None:
+            self._end_copies()
+            if not self._shards.is_whole(self._held):
+                self._activity.be("waiting", "parameters", self._rank.program.peers(self._rank.number))
+                self._shards.gather(self._held, self._plane.direct)
+        if not but_last:
+            self._rank.transport.flush()
+        self._send_spans()
+
+    def _end_copies(self) -> None:
+        """Have the optimizer's state that was on its way since the epoch began."""
+        assert self._shards is not None
+        self._shards.end(self._held, partial(self._activity.be, "joining", "copies", self._shards.sources))
 
     def _go_by_plan(self) -> None:
         """What was left of an iteration is done, if there was such a one: from now on the plan says what to do."""
@@ -771,6 +801,8 @@ class ResilientWorker:
         iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)
         with self._in_step(partial(iteration.go_on_alone, takes_all)):
             iteration.reduce()
+        if self._shards is not None:
+            self._end_copies()
         self._activity.be("computing", "vote")
         (losses, stages), squares = losses_of(iteration), self._held.squared_norms(self._by_plan.first_held)
         norms = tuple((layer, square if isfinite(square) else None) for layer, square in sorted(squares.items()))
