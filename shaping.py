@@ -6,6 +6,7 @@ It stands at the root because it hands the profilers' costs to the planners' sea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -42,6 +43,7 @@ def plan_best(
     side_by_side: str | None = None,
     overlap: bool = False,
     shard_optimizer: bool = True,
+    holders: int = 1,
     mtbf: float | None = None,
     repair: float = 3600.0,
     policy: str = "checkpoint-restart",
@@ -66,6 +68,7 @@ def plan_best(
         overlap: whether schedules are tried as well in which workers run a forward and a full backward side by side;
             the profile must say what that takes.
         shard_optimizer: whether the optimizer's state is sharded over the pipelines.
+        holders: of each part of it: 1, as in ZeRO, or 2, as in `rtk run`: then there is room for it once one is lost.
         mtbf: mean time between the failures of one node, in s: then the shape counts that is fastest in expectation.
         repair: how long a node is away, in the mean, in s.
         policy: what the job does when nodes fail, as for `replay`.
@@ -80,6 +83,7 @@ def plan_best(
     """
     from .planners.best.answer import BestShapes
     from .planners.best.search import BestQuestion, ShapeSearch, nothing_fits
+    from .schemas.sharded import HOLDERS
     from .schemas.site import site_of
 
     site = site_of(cluster, None)
@@ -92,8 +96,14 @@ def plan_best(
             where="--overlap",
             fix="give a profile that does (rtk profile --overlap measures it), or leave it out",
         )
+    if holders not in (1, HOLDERS) or (holders > 1 and not shard_optimizer):
+        raise InvalidInputError(
+            f"{holders} holders of each part of the optimizer's state",
+            where="--holders",
+            fix="take 1, or 2 with --shard-optimizer",
+        )
     ways = _ways(schedule, placement, chunks, _orders(forms, side_by_side), (False, True) if overlap else (False,))
-    question = BestQuestion(forms, nodes, each, batch, ways, tensor_parallel, shard_optimizer)
+    question = BestQuestion(forms, nodes, each, batch, ways, tensor_parallel, shard_optimizer, holders)
     search = ShapeSearch(question)
     if not search.shapes:
         raise _no_shape(question)
@@ -319,13 +329,15 @@ def _replayed(
     lasts_s = min(max(SPANNED_FAILURES * cluster_mtbf_s, SHORTEST_S), LONGEST_S)
     scenario = FaultScenario(question.nodes, lasts_s, Renewal(Lasting(mtbf_s), Lasting(repair_s)), seed=seed)
     shape, way = one.shape, one.way
-    profile = shape.form.trained(shape.shards, way.side_by_side)
-    limits_bytes = shape.form.limits_bytes(template_of(profile, shape.asked(way)), shape.shards)
+    # A policy's pipelines come and go, so its stages are cut as if each stepped a part of its own.
+    profile = shape.form.trained(shape.stepped_shards, way.side_by_side)
+    asked = replace(shape.asked(way), share=None)
+    limits_bytes = shape.form.limits_bytes(template_of(profile, asked), shape.held_shards)
     placed = None if way.placement == "plain" else PlacementChoice(way.placement, way.chunks)
     try:
         job = TrainingJob(
             profile,
-            shape.asked(way, limits_bytes),
+            replace(asked, memory_limit_bytes=limits_bytes),
             question.gpus_per_node,
             Costs(mean_time_between_failures_s=cluster_mtbf_s),
             way.schedule,

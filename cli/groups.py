@@ -23,7 +23,7 @@ PANELS = {
         "--iterations", "--trace", "--policies", "--nodes", "--global-batch", "--from", "--times", "--days", "--to",
         "--memory-limit", "replay --profile", "import --profile", "--fault-tolerance", "--largest", "--multiple-of",
         "--objective", "--at-least", "--at-most", "plan oobleck --microbatch-size", "--jitter", "--costs", "--left",
-        "--revert-cost", "--overlap", "--batch", "--first", "--recompute", "--shard-optimizer",
+        "--revert-cost", "--overlap", "--batch", "--first", "--recompute", "--shard-optimizer", "--holders",
         "--side-by-side", "plan best --microbatch-size",
     ),
     "Model": ("--cut", "--dtype", "--checkpointing", "--tp", "profile model --microbatch-size",

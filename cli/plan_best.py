@@ -64,6 +64,12 @@ class SearchedOptions:
             "--shard-optimizer/--no-shard-optimizer", help="Pipelines share the optimizer's state, as ZeRO-1 does."
         ),
     ] = True
+    holders: Annotated[
+        int,
+        typer.Option(
+            "--holders", min=1, max=2, help="Of each part of that state: 1; or 2, as in `rtk run`, lest one be lost."
+        ),
+    ] = 1
 
     def given(self) -> dict[str, Any]:
         """What Python is called with."""

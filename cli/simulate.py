@@ -40,7 +40,8 @@ from .options import (
 if TYPE_CHECKING:
     from ..runners.virtual.job import SimulatedRun, SwitchCosts
     from ..schemas.plan import Plan
-    from ..schemas.profile import HoldsBytes
+    from ..schemas.profile import Profile
+    from ..schemas.templates import Templates
     from ..schemas.timeline import Timeline
     from ..schemas.trace import Trace
 
@@ -203,22 +204,22 @@ def _costs(plan: "Plan", profile: str | None, site: Site, heartbeat_limit_s: flo
     network = known.network.between_workers
     return replace(
         costs,
-        state_bytes=tuple(_copied_bytes(plan, layer) for layer in known.layers),
+        state_bytes=tuple(_copied_bytes(plan, known, number) for number in range(len(known.layers))),
         gradient_bytes=tuple(layer.parameter_bytes for layer in known.layers),
         output_bytes=tuple(layer.output_bytes for layer in known.layers) if isinstance(known, Profile) else (),
         bandwidth_bytes_per_s=network.bandwidth_bytes_per_s if network else None,
     )
 
 
-def _copied_bytes(plan: "Plan", layer: "HoldsBytes") -> float:
+def _copied_bytes(plan: "Plan", known: "Profile | Templates", number: int) -> float:
     """What of a layer is sent to who lacks it; where peers share the optimizer's state, no more than its share."""
-    if not plan.shards_optimizer:
-        return layer.parameter_bytes + layer.state_bytes
-    from ..schemas.profile import gradients_held
-    from ..schemas.sharded import OptimizerShare
+    from ..schemas.profile import Profile
+    from ..schemas.sharded import OptimizerShare, TrainedBytes
 
-    share, gradient_bytes = OptimizerShare(len(plan.pipelines)), gradients_held([layer], [(0, 1)])
-    return share.held_bytes(layer.parameter_bytes, gradient_bytes, layer.state_bytes)
+    if isinstance(known, Profile) and plan.shards_optimizer:
+        sizes = TrainedBytes.of(known.layers, [(number, number + 1)])
+        return OptimizerShare(len(plan.pipelines)).held_bytes(sizes)
+    return known.layers[number].parameter_bytes + known.layers[number].state_bytes
 
 
 def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str | None, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Layers, Plan, Worker
 from ..schemas.profile import Profile, gradients_held, held_by
 from ..schemas.resumption import layers_in
-from ..schemas.sharded import OptimizerShare
+from ..schemas.sharded import OptimizerShare, TrainedBytes
 
 # CUDA's context, NCCL's buffers for each group, cuBLAS's workspaces.
 FRAMEWORK_BYTES = 3e9
@@ -59,7 +59,7 @@ def gpu_memory(
     sent: Sequence[int],
     *,
     degree: int = 1,
-    shards: int = 1,
+    shards: float = 1,
     share: OptimizerShare | None = None,
 ) -> GpuMemory:
     """What each GPU of a worker holds.
@@ -70,8 +70,8 @@ def gpu_memory(
         activation_bytes: the most it holds of activations, of a GPU.
         sent: of each of these stages, how many micro-batches are between F and the end of I at most.
         degree: GPUs that share every layer.
-        shards: peers among which the optimizer's state is divided (ZeRO-1); 1: it is whole.
-        share: what it has where each part has two holders, as in `rtk run`; counts instead of `shards`.
+        shards: by what it holds less of the optimizer's state, such as the peers that share it (ZeRO-1); 1: all.
+        share: what it has where each part has two holders, and maybe a copy; counts instead of `shards`.
     """
     parameters_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     summed_bytes = min(gradients_held(profile.layers, held) / degree, state_bytes)
@@ -79,7 +79,7 @@ def gpu_memory(
     made_bytes = parameters_bytes if summed_bytes > parameters_bytes else 0.0
     optimizer_bytes = (state_bytes - summed_bytes) / shards
     if share is not None:
-        optimizer_bytes = share.optimizer_bytes(parameters_bytes, state_bytes - summed_bytes)
+        optimizer_bytes = share.optimizer_bytes(TrainedBytes.of(profile.layers, held, degree))
     buffers_bytes = _buffers_bytes(profile, held, sent, degree)
     handed_out = parameters_bytes + summed_bytes + made_bytes + optimizer_bytes + activation_bytes + buffers_bytes
     return GpuMemory(

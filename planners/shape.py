@@ -24,13 +24,12 @@ from ..schemas.profile import (
     LayerCost,
     Profile,
     activations_held,
-    gradients_held,
     held_by,
     joined_cost,
     summed_bytes,
 )
 from ..schemas.quantities import print_bytes
-from ..schemas.sharded import OptimizerShare
+from ..schemas.sharded import OptimizerShare, TrainedBytes
 from ..schemas.text import joined
 from .even_cut import Floats, even_cut_of_columns
 
@@ -528,11 +527,12 @@ def _stage(
     layers = profile.layers[first:stop]
     cost = joined_cost([_cost(layer, first + index, degree) for index, layer in enumerate(layers)], profile.inner)
     own, peers = reducing
-    size_bytes, step_s = summed_bytes(profile.layers, [span], beside), cost.optimizer_s
+    sum_s, step_s = own.ring_s(summed_bytes(profile.layers, [span], beside) / degree, peers), cost.optimizer_s
     if share is not None:
-        size_bytes = gradients_held(profile.layers, [span], beside)
-        parameter_bytes, _ = held_by(profile.layers, [span], beside)
-        step_s = step_s * share.of_whole + own.ring_s(parameter_bytes / degree, peers) / 2
+        sizes = TrainedBytes.of(profile.layers, [span], degree, beside)
+        gathered_bytes = sizes.parameter_bytes - sizes.tied_parameter_bytes
+        sum_s = own.ring_s(sizes.gradient_bytes, peers)
+        step_s = step_s * share.stepped(sizes) + own.ring_s(gathered_bytes, peers) / 2
     return Stage(
         layers=span,
         tensor_parallel=degree,
@@ -540,7 +540,7 @@ def _stage(
         backward_input_s=cost.backward_input_s,
         backward_weight_s=cost.backward_weight_s,
         optimizer_s=step_s,
-        allreduce_s=own.ring_s(size_bytes / degree, peers),
+        allreduce_s=sum_s,
         activation_bytes=activations_held(layers, degree),
         weight_stash_bytes=sum(layer.weight_stash_bytes for layer in layers) / degree,
         backward_s=cost.backward_s,
@@ -576,13 +576,13 @@ def _room_bytes(
     memory_bytes = profile.device.memory_bytes
     if memory_bytes is None:
         return None
-    parameter_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     if share is not None:
-        sizes = parameter_bytes, gradients_held(profile.layers, held) / degree, state_bytes
-        static_bytes = share.after_losses.held_bytes(*sizes)
+        sizes = TrainedBytes.of(profile.layers, held, degree)
+        static_bytes = share.after_losses.held_bytes(sizes)
         if static_bytes > memory_bytes:
             raise _no_room_for_share(held, share, sizes, memory_bytes)
         return memory_bytes - static_bytes
+    parameter_bytes, state_bytes = (size / degree for size in held_by(profile.layers, held))
     static_bytes = parameter_bytes + state_bytes
     if static_bytes > memory_bytes:
         named = joined([f"{first} to {stop - 1}" for first, stop in held])
@@ -596,15 +596,15 @@ def _room_bytes(
 
 
 def _no_room_for_share(
-    held: Sequence[Layers], share: OptimizerShare, sizes: tuple[float, float, float], memory_bytes: float
+    held: Sequence[Layers], share: OptimizerShare, sizes: TrainedBytes, memory_bytes: float
 ) -> NoRoomError:
     """Why a device cannot hold a worker that shares its optimizer's state, by how much, and what it could hold."""
     named = joined([f"{first} to {stop - 1}" for first, stop in held])
-    static_bytes, whole_bytes = share.after_losses.held_bytes(*sizes), sizes[0] + min(sizes[1:])
+    static_bytes, whole_bytes = share.after_losses.held_bytes(sizes), sizes.whole_bytes
     kept = ", the copy by which a step is undone included" if share.is_kept else ""
     part = f"{print_bytes(static_bytes - whole_bytes)} of the optimizer's state{kept}"
     lost = "one is" if share.lost == 1 else f"{share.lost} are"
-    enough = share.fewest_peers(*sizes, memory_bytes)
+    enough = share.fewest_peers(sizes, memory_bytes)
     fix = "take more stages" if enough is None else f"take more stages, or --dp {enough}"
     return NoRoomError(
         f"layers {named} hold {print_bytes(whole_bytes)} of parameters and gradients, and {part}, which {share.peers} "

@@ -49,15 +49,22 @@ def _numbers(plan: Plan, worker: Worker) -> list[int]:
 
 def _static_bytes(plan: Plan, worker: Worker, profile: Profile, own: list[int], part: float) -> float:
     """What a GPU of a worker holds all the time, with such a part of the optimizer's state."""
-    total = 0.0
+    total, copies = 0.0, 2.0 if plan.optimizer == "staggered" else 1.0  # one is kept to undo a step
+    shared = [layer for layer in profile.layers if layer.tied_to is not None]
     for number in own:
         layer = profile.layers[number]
         tied = layer.tied_to in own
         parameters = layer.parameter_bytes - (layer.tied_bytes or 0.0 if tied else 0.0)
         state = layer.state_bytes - (layer.tied_state_bytes or 0.0 if tied else 0.0)
-        gradients = min(parameters * _ratio(layer), state)
-        again = parameters + state - gradients if plan.optimizer == "staggered" else 0.0  # kept to undo a step
-        total += parameters + gradients + part * (state - gradients + again)
+        gradients = parameters * _ratio(layer)
+        total += parameters + gradients + part * (copies * (state - gradients) + (copies - 1) * parameters)
+        # A matrix that several layers use is whole with all peers: what was left out of it above.
+        users = [layer] if layer.tied_to is not None and not tied else []
+        users += [other for other in shared if other.tied_to == number][:1]
+        for other in users:
+            parameters, state = other.tied_bytes or 0.0, other.tied_state_bytes or 0.0
+            moments = max(0.0, state - parameters * _ratio(other))
+            total += (1 - part) * (copies * moments + (copies - 1) * parameters)
     return total / plan.gpus_of(worker)
 
 

@@ -283,7 +283,7 @@ def gradients_held(
     layers: "Sequence[HoldsBytes]", ranges: Iterable[tuple[int, int]], beside: Iterable[tuple[int, int]] = ()
 ) -> float:
     """The gradients among what `held_by` counts, in bytes: as many as of the parameters, or as the layers say."""
-    return sum(own * _gradient_share(layer) for layer, (own, _) in _added_by(layers, ranges, beside))
+    return sum(own * gradient_share(layer) for layer, (own, _) in _added_by(layers, ranges, beside))
 
 
 def summed_bytes(
@@ -296,7 +296,7 @@ def summed_bytes(
     """
     added = _added_by(layers, ranges, beside)
     return sum(
-        own if layer.gradient_bytes is None else own * (1 + _gradient_share(layer)) / 2 for layer, (own, _) in added
+        own if layer.gradient_bytes is None else own * (1 + gradient_share(layer)) / 2 for layer, (own, _) in added
     )
 
 
@@ -306,7 +306,7 @@ def activations_held(layers: "Sequence[Layer]", degree: int) -> float:
     return replicated_bytes + (sum(layer.activation_bytes for layer in layers) - replicated_bytes) / degree
 
 
-def _gradient_share(layer: HoldsBytes) -> float:
+def gradient_share(layer: HoldsBytes) -> float:
     """Bytes of gradients over those of parameters."""
     return layer.gradient_bytes / layer.parameter_bytes if layer.gradient_bytes and layer.parameter_bytes else 1.0
 

@@ -64,6 +64,8 @@ class BestShapes:
         source = self.best.shape.form.source
         made = self._seated().signed(replace(made, inputs={**made.inputs, "profile": digest(source)}), source)
         told: dict[str, Any] = {"batch": self.question.batch, "sharded_over": self.best.shape.shards, **self.ruled_out}
+        if self.best.shape.share:
+            told |= {"holders": self.best.shape.holders}
         if self.question.has_orders:
             told |= {"side_by_side": self.best.way.side_by_side}
         return replace(made, planner=replace(made.planner, options=made.planner.options | {OPTION: told}))
@@ -102,6 +104,7 @@ class BestShapes:
             "microbatch_size": shape.form.microbatch_size,
             "recomputes": shape.form.recomputes,
             "sharded_over": shape.shards,
+            **({"holders": shape.holders} if shape.share else {}),
             "schedule": one.way.schedule,
             "placement": one.way.placement,
             "chunks": one.way.chunks,

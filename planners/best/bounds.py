@@ -102,21 +102,23 @@ class FormTotals:
         held = (activations_held([layer], self.degree) for layer in self.form.profile.layers)
         return sum(size * way_s for size, way_s in zip(held, self._ways_s, strict=True))
 
-    def least_s(self, pp: int, microbatches: int, sum_s: float, shards: int, overlap: float = 1.0) -> float:
+    def least_s(
+        self, pp: int, microbatches: int, sum_s: float, shards: tuple[float, float], overlap: float = 1.0
+    ) -> float:
         """No plan of so many stages takes less.
 
         Args:
             pp: workers of a pipeline.
             microbatches: of a pipeline.
             sum_s: what the sum of all parameters' gradients takes, if one worker had them all.
-            shards: pipelines that share the optimizer's state; 1: none does.
+            shards: by what a worker's step is shorter than one of the whole state, and by what it holds less of it.
             overlap: what passes side by side take over the same one after the other.
         """
-        mean_s = (overlap * microbatches * self.work_s + sum_s + self.step_s / shards) / pp
+        mean_s = (overlap * microbatches * self.work_s + sum_s + self.step_s / shards[0]) / pp
         longest_s = overlap * microbatches * self.busiest_s(pp)
-        return SLACK * max(mean_s, longest_s, self._ways_s[0], self._held_s(pp, microbatches, shards))
+        return SLACK * max(mean_s, longest_s, self._ways_s[0], self._held_s(pp, microbatches, shards[1]))
 
-    def _held_s(self, pp: int, microbatches: int, shards: int) -> float:
+    def _held_s(self, pp: int, microbatches: int, shards: float) -> float:
         """For how long activations fill what workers have for them, if they do from the start to the end."""
         memory_bytes = self.form.profile.device.memory_bytes
         if memory_bytes is None:
@@ -130,12 +132,12 @@ class FormTotals:
     def _whole(self) -> GpuMemory:
         return self.form.whole(self.degree)
 
-    def _split_bytes(self, shards: int) -> float:
+    def _split_bytes(self, shards: float) -> float:
         """What all workers of a pipeline hold together beside buffers, with one micro-batch under way."""
         whole = self._whole
         return handed_out_bytes(whole) - whole.buffers_bytes - whole.optimizer_bytes * (1 - 1 / shards)
 
-    def least_bytes(self, pp: int, shards: int) -> float:
+    def least_bytes(self, pp: int, shards: float) -> float:
         """The fullest GPU of a pipeline holds no less, with one micro-batch under way."""
         each = self._split_bytes(shards) / pp + self._whole.buffers_bytes
         return SLACK * (FRAMEWORK_BYTES + (1 + FRAGMENTS) * each)

@@ -3,6 +3,7 @@
 A profile is of one micro-batch size, with or without recomputation. Sharding the optimizer's state over the pipelines
 (ZeRO's first stage: Rajbhandari et al., SC 2020) divides what is neither parameter nor gradient, and the step with it.
 Its reduce-scatter and all-gather send what a ring all-reduce sends, so an iteration never takes longer for it.
+`rtk run` gives each part two holders, and gathers parameters after an all-reduce: stages are cut with what that takes.
 """
 
 from collections.abc import Sequence
@@ -31,11 +32,11 @@ class CostedForm:
     microbatch_size: int
     recomputes: bool
 
-    def trained(self, shards: int, side_by_side: SideBySide = "stages") -> Profile:
+    def trained(self, shards: float, side_by_side: SideBySide = "stages") -> Profile:
         """The profile as planners are to see it: limits are given to them with the shape.
 
         Args:
-            shards: pipelines over which the optimizer's state is sharded; 1: it is not.
+            shards: by what a step is shorter, such as the pipelines over which the state is sharded; 1: it is not.
             side_by_side: whose GPUs sit in a node.
         """
         layers = self.profile.layers if shards == 1 else tuple(_sharded(layer, shards) for layer in self.profile.layers)
@@ -48,14 +49,14 @@ class CostedForm:
         return gpu_memory(self.profile, [(0, len(layers))], activations_held(layers, degree), [0], degree=degree)
 
     def of_column(
-        self, template: Template, column: Sequence[int], shards: int, activation_bytes: float, sent: Sequence[int]
+        self, template: Template, column: Sequence[int], shards: float, activation_bytes: float, sent: Sequence[int]
     ) -> GpuMemory:
         """What a GPU of a worker holds.
 
         Args:
             template: of its pipeline.
             column: its virtual stages.
-            shards: pipelines over which the optimizer's state is sharded.
+            shards: by what it holds less than the whole of the optimizer's state.
             activation_bytes: the most that it holds of them.
             sent: of each stage, how many micro-batches are between F and the end of I at most.
         """
@@ -63,12 +64,12 @@ class CostedForm:
         degree = template.stages[column[0]].tensor_parallel
         return gpu_memory(self.profile, held, activation_bytes, sent, degree=degree, shards=shards)
 
-    def with_one(self, template: Template, column: Sequence[int], shards: int) -> GpuMemory:
+    def with_one(self, template: Template, column: Sequence[int], shards: float) -> GpuMemory:
         """The same with a single micro-batch under way."""
         activation_bytes = sum(template.stages[stage].activation_bytes for stage in column)
         return self.of_column(template, column, shards, activation_bytes, [1] * len(column))
 
-    def limits_bytes(self, template: Template, shards: int) -> list[float] | None:
+    def limits_bytes(self, template: Template, shards: float) -> list[float] | None:
         """What a GPU of each column has for activations.
 
         What a stage has sent on stays as long as its activations do; so it takes its share of what is left beside
@@ -101,6 +102,6 @@ def handed_out_bytes(memory: GpuMemory) -> float:
     return memory.total_bytes - memory.framework_bytes
 
 
-def _sharded(layer: Layer, shards: int) -> Layer:
+def _sharded(layer: Layer, shards: float) -> Layer:
     costs = tuple(replace(cost, optimizer_s=cost.optimizer_s / shards) for cost in layer.costs)
     return replace(layer, costs=costs)

@@ -24,6 +24,7 @@ from ...schemas.placement import links_crossed
 from ...schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import Connection, Network, Profile, SideBySide
 from ...schemas.quantities import print_bytes, print_change
+from ...schemas.sharded import OptimizerShare
 from ...schemas.text import counted
 from ..gpu_memory import GpuMemory, most_between
 from ..pipeline import plan_pipeline, scheduled
@@ -84,6 +85,7 @@ class BestQuestion:
         ways: schedules and placements.
         degrees: tensor-parallel degrees that are allowed; None: all that profiles have and nodes can hold.
         shards: whether the optimizer's state may be sharded over the pipelines.
+        holders: of each part of it: 1, as in ZeRO, or 2, as in `rtk run`, so that one may be lost.
     """
 
     forms: Sequence[CostedForm]
@@ -93,6 +95,7 @@ class BestQuestion:
     ways: Sequence[ShapeWay] = (ShapeWay(), ShapeWay("zero-bubble"))
     degrees: Sequence[int] | None = None
     shards: bool = True
+    holders: int = 1
 
     @property
     def gpus(self) -> int:
@@ -116,6 +119,7 @@ class JobShape:
         dp: pipelines.
         microbatches: of each.
         shards: pipelines that share the optimizer's state; 1: none does.
+        holders: of each part of the state.
     """
 
     form: CostedForm
@@ -124,6 +128,27 @@ class JobShape:
     dp: int
     microbatches: int
     shards: int
+    holders: int = 1
+
+    @property
+    def share(self) -> OptimizerShare | None:
+        """What a worker has of the optimizer's state where each part has two holders; None: one, or all have all."""
+        return OptimizerShare(self.shards) if self.shards > 1 and self.holders > 1 else None
+
+    @property
+    def profile_shards(self) -> int:
+        """By what the profile divides a step: where there is a share, stages are cut with it instead."""
+        return self.shards if self.share is None else 1
+
+    @property
+    def stepped_shards(self) -> float:
+        """By what a worker's step is shorter than of the whole state."""
+        return self.shards if self.share is None else 1 / self.share.of_whole
+
+    @property
+    def held_shards(self) -> float:
+        """By what it holds less than the whole state, also once as many peers are lost as may be."""
+        return self.shards if self.share is None else 1 / self.share.after_losses.of_whole
 
     @property
     def gpus(self) -> int:
@@ -143,6 +168,7 @@ class JobShape:
             way.placement,
             way.chunks,
             way.overlap or None,
+            self.share,
         )
 
     def seats(self, network: Network, side_by_side: SideBySide) -> tuple[Connection, tuple[bool, ...]]:
@@ -202,8 +228,8 @@ class PricedShape:
 
     def plan(self) -> Plan:
         """The whole plan, of all pipelines, checked."""
-        shape, profile = self.shape, self.shape.form.trained(self.shape.shards, self.way.side_by_side)
-        limits_bytes = shape.form.limits_bytes(template_of(profile, shape.asked(self.way)), shape.shards)
+        shape, profile = self.shape, self.shape.form.trained(self.shape.profile_shards, self.way.side_by_side)
+        limits_bytes = shape.form.limits_bytes(template_of(profile, shape.asked(self.way)), shape.held_shards)
         return plan_pipeline(profile, shape.asked(self.way, limits_bytes), self.way.schedule, EFFORT)
 
     def loses_by(self, best: "PricedShape") -> str:
@@ -309,7 +335,7 @@ class ShapeSearch:
         key = id(shape.form), shape.tensor_parallel
         totals = self._totals.get(key) or self._totals.setdefault(key, FormTotals(shape.form, shape.tensor_parallel))
         memory_bytes = shape.form.profile.device.memory_bytes
-        least_bytes = totals.least_bytes(shape.pp, shape.shards)
+        least_bytes = totals.least_bytes(shape.pp, shape.held_shards)
         if memory_bytes is not None and least_bytes > memory_bytes:
             self._need(shape, least_bytes)
             self.too_large += 1
@@ -324,7 +350,7 @@ class ShapeSearch:
         ring = PipelineSeats(shape.pp, shape.dp, shape.tensor_parallel).rings(network, 0)
         sum_s = ring.ring_s(totals.summed_bytes / shape.tensor_parallel, shape.dp)
         overlap = (shape.form.profile.overlap or 1.0) if way.overlap else 1.0
-        return totals.least_s(shape.pp, shape.microbatches, sum_s, shape.shards, overlap)
+        return totals.least_s(shape.pp, shape.microbatches, sum_s, (shape.stepped_shards, shape.held_shards), overlap)
 
     def _template(self, number: int, way: ShapeWay) -> Template | None:
         """The shape, cut, with what each worker has for activations; None where a worker does not fit."""
@@ -338,13 +364,13 @@ class ShapeSearch:
 
     def _cut(self, shape: JobShape, way: ShapeWay) -> Template:
         """The same; raises InfeasibleError where a worker does not fit."""
-        key = id(shape.form), shape.shards, way.side_by_side
+        key = id(shape.form), shape.profile_shards, way.side_by_side
         profile = self._profiles.get(key) or self._profiles.setdefault(
-            key, shape.form.trained(shape.shards, way.side_by_side)
+            key, shape.form.trained(shape.profile_shards, way.side_by_side)
         )
         template = template_of(profile, shape.asked(way))
         try:
-            limits_bytes = shape.form.limits_bytes(template, shape.shards)
+            limits_bytes = shape.form.limits_bytes(template, shape.held_shards)
         except NoRoomError:
             self._note(shape, template)
             raise
@@ -379,7 +405,7 @@ class ShapeSearch:
         held = zip(plan.workers, template.columns, peaks_bytes, strict=True)
         memory = max(
             (
-                shape.form.of_column(template, column, shape.shards, peak_bytes, most_between(worker, column))
+                shape.form.of_column(template, column, shape.held_shards, peak_bytes, most_between(worker, column))
                 for worker, column, peak_bytes in held
             ),
             key=lambda one: one.total_bytes,
@@ -393,7 +419,7 @@ class ShapeSearch:
 
     def _note(self, shape: JobShape, template: Template) -> None:
         """What the fullest GPU would hold of a shape that does not fit, with one micro-batch under way."""
-        columns = (shape.form.with_one(template, column, shape.shards) for column in template.columns)
+        columns = (shape.form.with_one(template, column, shape.held_shards) for column in template.columns)
         self._need(shape, max(one.total_bytes for one in columns))
 
     def _need(self, shape: JobShape, needed_bytes: float) -> None:
@@ -448,7 +474,8 @@ def _shapes_of(question: BestQuestion) -> Iterator[JobShape]:
             for pp in range(1, min(len(form.profile.layers), question.gpus // degree) + 1):
                 for dp in divisors:
                     if degree * pp * dp <= question.gpus:
-                        yield JobShape(form, degree, pp, dp, total // dp, dp if question.shards else 1)
+                        shards = dp if question.shards else 1
+                        yield JobShape(form, degree, pp, dp, total // dp, shards, question.holders)
 
 
 def _links(template: Template) -> Iterator[tuple[int, Link]]:

@@ -13,8 +13,8 @@ from ...schemas.documents import digest, to_tree
 from ...schemas.errors import InvalidInputError
 from ...schemas.placement import links_crossed
 from ...schemas.plan import Layers, Optimizer, Pipeline, Place, Plan, Planner, Template, Worker, name_of
-from ...schemas.profile import Connection, Profile, gradients_held, held_by
-from ...schemas.sharded import OptimizerShare
+from ...schemas.profile import Connection, Profile, held_by
+from ...schemas.sharded import OptimizerShare, TrainedBytes
 from ..scheduling.problem import Problem, home_problem
 from ..scheduling.solve import Effort
 from ..shape import Shape, pipelines_of, shape_options, template_of
@@ -90,11 +90,10 @@ def opening(profile: Profile, request: AtlasRequest) -> Atlas:
 
 def _copied_bytes(profile: Profile, held: Sequence[Layers], share: OptimizerShare | None) -> float:
     """What a worker copies to take a column over: parameters, gradients and what it is to have of the optimizer."""
-    parameter_bytes, state_bytes = held_by(profile.layers, held)
     if share is None:
-        return parameter_bytes + state_bytes
+        return sum(held_by(profile.layers, held))
     own = OptimizerShare(share.peers)  # what is kept aside for undoing a step is nobody else's
-    return own.held_bytes(parameter_bytes, gradients_held(profile.layers, held), state_bytes)
+    return own.held_bytes(TrainedBytes.of(profile.layers, held))
 
 
 def optimizer_of(technique: Technique) -> Optimizer:

@@ -152,14 +152,23 @@ def _end_of_range(ranges: Iterable[Layers], layer: int) -> int | None:
     return next((stop for first, stop in ranges if first <= layer < stop), None)
 
 
-def savers(layers: int, holdings: Iterable[tuple[str, Sequence[Layers] | None]]) -> tuple[Saver, ...]:
+def savers(
+    layers: int, holdings: Iterable[tuple[str, Sequence[Layers] | None]], together: bool = False
+) -> tuple[Saver, ...]:
     """Who saves which layers: each layer once, as far as anybody holds it, in the order of the layers.
 
     Args:
         layers: how many the model has.
         holdings: workers and what they hold, in ranges, those that should rather save first.
+        together: whether all that hold a layer save it together, for each has a part of the optimizer's state.
     """
     held = [(worker, own) for worker, ranges in holdings for own in ranges or ()]
+    if together:
+        edges = sorted({edge for _, own in held for edge in own})
+        parts = [(first, stop) for first, stop in pairwise(edges) if stop <= layers]
+        return tuple(
+            Saver(worker, part) for part in parts for worker, own in held if own[0] <= part[0] and part[1] <= own[1]
+        )
     found, layer = [], 0
     while layer < layers:
         holder = next(((worker, own) for worker, own in held if own[0] <= layer < own[1]), None)

@@ -366,7 +366,8 @@ class CoordinatorRules:
     def _suspect(self, member: Member, suspect: Suspect) -> None:
         """Usually the reason is a death that is known, or will be in a moment."""
         self._circumstances.suspect(member.name, suspect.peer)
-        self._standstill.complain(member.name)
+        if not suspect.of_some:
+            self._standstill.complain(member.name)
         if not self._is_suspected and self.phase == "running":
             self._is_suspected = True
             self._ask_all()

@@ -39,15 +39,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.checkpoint import Checkpoint, missing_layers
-from ...schemas.documents import digest, type_adapter
-from ...schemas.errors import RtkError, RuntimeFailedError
+from ...schemas.documents import type_adapter
+from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import Examined, Measured
 from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
-from ..checkpoint import discard, prune, publish
 from ..program import (
     AllReduce,
     BeginSum,
@@ -73,7 +71,6 @@ from ..resilience.protocol import (
     Inquiry,
     LossesTold,
     MicrobatchLoss,
-    Publish,
     Published,
     Ready,
     Regroup,
@@ -109,7 +106,7 @@ from ..resilience.worker_rules import (
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import Boundary, boundary_samples, like, zeros
-from .checkpoint import read_tied_state, take_over, write_part
+from .checkpoint import take_over
 from .connections import Connections
 from .data.provider import Provider
 from .evaluation import evaluate
@@ -127,6 +124,7 @@ from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resharding import Shards
 from .resume import SumTaker
+from .saving import load_saved, publish_whole, save_part
 from .task import Task
 from .team import Team, takes_all
 from .ties import ties_of, trained_together
@@ -525,8 +523,8 @@ class ResilientWorker:
                 iteration.step(terms)
             case UndoStep():
                 self._held.restore()
-            case SavePart(folder, iteration, layers):
-                return save_part(self._held, layers, folder, iteration)
+            case SavePart() as part:
+                return save_part(self._task, self._held, self._shares.tensors, part)
             case PublishWhole(message):
                 return publish_whole(self._task, len(self._boundaries) - 1, message)
         return None
@@ -630,9 +628,8 @@ class ResilientWorker:
                 if self._shards.ends_at_once:
                     self._shards.end(held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
-            held.prime_optimizer()
-            for layers in held.holds:
-                held.load_layers(layers, read_tied_state(Path(epoch.resume), layers, self._ties))
+            task, cuts = self._task, self._shares.tensors
+            load_saved(held, Path(epoch.resume), self._ties, cuts, task.degree, task.share)
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if epoch.nothing_committed:
@@ -912,61 +909,6 @@ def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
 @lru_cache(maxsize=2)
 def _program_of_rest(plan: str, rest: Rest, ties: tuple[tuple[int, ...], ...]) -> Program:
     return lower_rest(plan_of(plan), rest, ties)
-
-
-# A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.
-
-
-CHECKPOINTS_KEPT = 3
-
-
-def save_part(held: HeldStage, layers: Layers, folder: str, iteration: int) -> Saved:
-    """Write a part of a checkpoint; gives what the coordinator is to hear of it.
-
-    Args:
-        held: the worker's stage.
-        layers: of it, whose state is to be saved.
-        folder: where.
-        iteration: how many iterations are done.
-    """
-    held.prime_optimizer()  # where all iterations were skipped, whoever resumes looks for its state
-    try:
-        return Saved(iteration, write_part(Path(folder), iteration, layers, held.state_of(layers)))
-    except RtkError as error:
-        return Saved(iteration, None, error.what)
-
-
-def publish_whole(task: Task, layers: int, message: Publish) -> Published:
-    """Make a checkpoint visible whose parts are all written, or discard it; gives what the coordinator is to hear.
-
-    Args:
-        task: what is trained.
-        layers: how many the model has.
-        message: the coordinator's; without parts there is nothing to make visible.
-    """
-    folder = Path(message.folder)
-    if not message.parts:
-        discard(folder, message.iteration)
-        return Published(message.iteration, None)
-    try:
-        manifest = Checkpoint(
-            iteration=message.iteration,
-            layers=layers,
-            plan=digest(task.plan),
-            seed=task.seed,
-            total_microbatches=task.plan.total_microbatches(),
-            files=message.parts,
-            job=task.settings,
-            missing=missing_layers(layers, (part.layers for part in message.parts)),
-            steps=message.taken,
-            row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
-            hugging_face=task.names,
-        )
-        path = publish(folder, manifest)
-        prune(folder, CHECKPOINTS_KEPT)
-    except RtkError as error:
-        return Published(message.iteration, None, error.what)
-    return Published(message.iteration, str(path))
 
 
 # A worker's part in the examination of suspicious groups, between two iterations (cluster.py has the whole).

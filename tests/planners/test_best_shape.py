@@ -82,9 +82,12 @@ PLACED = (*PLAIN, ShapeWay("1f1b", "v", 2))
 CHUNKED = (ShapeWay(), ShapeWay("zero-bubble", "v", 2), ShapeWay("zero-bubble", "loop", 2), ShapeWay("1f1b", "v", 3))
 
 
-def question_of(forms: list[CostedForm], shards: bool = True, ways: Sequence[ShapeWay] = PLAIN) -> BestQuestion:
-    """Two nodes of two GPUs; eight samples, or four where plans of several stages a worker are searched for long."""
-    return BestQuestion(forms, 2, 2, 8 if ways is PLAIN else 4, ways, None, shards)
+def question_of(forms: list[CostedForm], holders: int = 1, ways: Sequence[ShapeWay] = PLAIN) -> BestQuestion:
+    """Two nodes of two GPUs; eight samples, or four where plans of several stages a worker are searched for long.
+
+    The optimizer is not sharded, or each part has one or two holders.
+    """
+    return BestQuestion(forms, 2, 2, 8 if ways is PLAIN else 4, ways, None, holders > 0, max(1, holders))
 
 
 def require_true_order(question: BestQuestion) -> None:
@@ -97,10 +100,10 @@ def require_true_order(question: BestQuestion) -> None:
 
 
 @settings(max_examples=40)
-@given(st.lists(costed_forms(), min_size=1, max_size=2), st.booleans())
-def test_the_search_finds_what_full_enumeration_finds(forms: list[CostedForm], shards: bool) -> None:
+@given(st.lists(costed_forms(), min_size=1, max_size=2), st.integers(0, 2))
+def test_the_search_finds_what_full_enumeration_finds(forms: list[CostedForm], holders: int) -> None:
     """Shapes come in their true order, of one form or several."""
-    require_true_order(question_of(forms, shards))
+    require_true_order(question_of(forms, holders))
 
 
 @settings(max_examples=4)
@@ -162,10 +165,10 @@ def test_the_busiest_worker_has_no_less_than_is_proven(form: CostedForm, workers
 
 
 @settings(max_examples=30)
-@given(costed_forms(), st.booleans(), st.sampled_from((PLACED, CHUNKED)))
-def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool, ways: Sequence[ShapeWay]) -> None:
+@given(costed_forms(), st.integers(0, 2), st.sampled_from((PLACED, CHUNKED)))
+def test_bounds_lie_below_every_plan(form: CostedForm, holders: int, ways: Sequence[ShapeWay]) -> None:
     """No plan takes less than what is proven of its shape, its cut or all orders, nor holds less than is proven."""
-    search = ShapeSearch(question_of([form], shards, ways))
+    search = ShapeSearch(question_of([form], holders, ways))
     for number, one in enumerated(search).items():
         shape = one.shape
         bound_s = search._bound_s(number, shape)
@@ -175,17 +178,19 @@ def test_bounds_lie_below_every_plan(form: CostedForm, shards: bool, ways: Seque
         assert least_of_cut(template, shape.microbatches, in_order=one.way.is_in_order) <= one.iteration_time_s
         assert _proven_s(template, shape.microbatches, one.way) <= one.iteration_time_s
         totals = FormTotals(form, shape.tensor_parallel)
-        assert totals.least_bytes(shape.pp, shape.shards) <= one.memory.total_bytes
+        assert totals.least_bytes(shape.pp, shape.held_shards) <= one.memory.total_bytes
 
 
 @pytest.mark.usefixtures("short_search")
 @settings(max_examples=20)
-@given(costed_forms())
-def test_what_is_said_of_a_shape_is_true_of_its_plan(form: CostedForm) -> None:
+@given(costed_forms(), st.sampled_from((1, 2)))
+def test_what_is_said_of_a_shape_is_true_of_its_plan(form: CostedForm, holders: int) -> None:
     """The whole plan of all pipelines is valid, takes what one of them took, and a GPU has room for all it holds."""
-    for one in ShapeSearch(question_of([form], ways=PLACED)).ranked():
+    for one in ShapeSearch(question_of([form], holders, ways=PLACED)).ranked():
         made = one.plan()
+        made.validate()
         assert not check_plan(made)
+        assert made.shards_optimizer == (holders == 2 and one.shape.dp > 1)
         assert made.prediction is not None
         assert made.prediction.iteration_time_s == pytest.approx(one.iteration_time_s)
         assert sum(one.parts) == pytest.approx(one.iteration_time_s)
@@ -197,7 +202,7 @@ def test_what_is_said_of_a_shape_is_true_of_its_plan(form: CostedForm) -> None:
 @given(costed_forms())
 def test_a_sharded_optimizer_is_never_slower(form: CostedForm) -> None:
     """So the search leaves out what is not sharded, where it may shard: the fastest of those is no faster."""
-    best = [next(ShapeSearch(question_of([form], shards)).ranked(), None) for shards in (True, False)]
+    best = [next(ShapeSearch(question_of([form], holders)).ranked(), None) for holders in (1, 0)]
     assume(best[1] is not None)
     assert best[0] is not None and best[1] is not None
     assert best[0].iteration_time_s <= best[1].iteration_time_s * (1 + 1e-9)
@@ -238,6 +243,21 @@ def test_what_cannot_be_searched(given: dict[str, object], says: str) -> None:
     profile = Profile((LAYER,) * 4, microbatch_size=2)
     with pytest.raises(InvalidInputError, match=says):
         plan_best(profile, cluster=counted_cluster(2, 2), **given)  # type: ignore[arg-type]
+
+
+def test_two_holders_of_each_part_are_as_a_run_has_them() -> None:
+    """Its memory is that with one of the pipelines lost, and the plan says what it has to be run with."""
+    found, zero = (plan_best(Profile((LAYER,) * 4), cluster="4x1", batch=8, holders=number) for number in (2, 1))
+    best = found.best
+    made = found.plan()
+    assert made.shards_optimizer == (best.shape.dp > 1)
+    for one in found.shapes:
+        same = next(other for other in zero.planned if replace(one.shape, holders=1) == other.shape)
+        part = min(1.0, 2 / max(1, one.shape.dp - 1)) * one.shape.dp
+        assert one.memory.optimizer_bytes == pytest.approx(part * same.memory.optimizer_bytes)
+    for wrong in ({"holders": 3}, {"holders": 2, "shard_optimizer": False}):
+        with pytest.raises(InvalidInputError, match="holders of each part"):
+            plan_best(Profile((LAYER,) * 4), cluster="4x1", batch=8, **wrong)  # type: ignore[arg-type]
 
 
 def test_where_nodes_fail_spares_may_be_worth_more_than_speed() -> None:

@@ -90,12 +90,14 @@ def test_a_step_is_a_share_of_it_and_the_gathering(profile: Profile, dp: int) ->
     one, other = (plan_pipeline(profile, pp=2, dp=dp, microbatches=2, shard_optimizer=on) for on in (True, False))
     for mine, usual in zip(one.templates[0].stages, other.templates[0].stages, strict=True):
         layers = profile.layers[slice(*mine.layers)]
-        sizes = [layer.parameter_bytes for layer in layers]
+        parameters = sum(layer.parameter_bytes for layer in layers)
+        tied = 1.0 if profile.layers[-1].tied_to == 0 else 0.0  # of each of the two stages, all of it with everybody
         gradients = [layer.gradient_bytes or layer.parameter_bytes for layer in layers]
         whole = NETWORK.inter_node
         assert whole is not None
         assert mine.optimizer_s == pytest.approx(
-            min(1.0, 2 / dp) * usual.optimizer_s + whole.ring_s(sum(sizes), dp) / 2
+            (tied + min(1.0, 2 / dp) * (parameters - tied)) / parameters * usual.optimizer_s
+            + whole.ring_s(parameters - tied, dp) / 2
         )
         assert mine.allreduce_s == pytest.approx(whole.ring_s(sum(gradients), dp))
     assert [worker.order for worker in one.workers] == [worker.order for worker in other.workers]
@@ -113,7 +115,11 @@ def test_a_gpus_account_counts_the_share_that_there_is(profile: Profile, dp: int
         for mine, theirs in zip(held, usual, strict=True):
             assert mine is not None and theirs is not None
             again = theirs.parameters_bytes + theirs.optimizer_bytes if is_staggered else 0.0
-            assert mine.optimizer_bytes == pytest.approx(min(1.0, 2 / peers) * (theirs.optimizer_bytes + again))
+            tied = 1.0 if profile.layers[-1].tied_to == 0 else 0.0
+            ratio = (profile.layers[-1].gradient_bytes or 0.0) / profile.layers[-1].parameter_bytes or 1.0
+            whole = (2 - ratio) * tied + (tied + (2 - ratio) * tied if is_staggered else 0.0)
+            in_blocks = theirs.optimizer_bytes + again - whole
+            assert mine.optimizer_bytes == pytest.approx(whole + min(1.0, 2 / peers) * in_blocks)
             assert (mine.parameters_bytes, mine.gradients_bytes) == (theirs.parameters_bytes, theirs.gradients_bytes)
     assert fullest(memory_of(profile, plan)) is not None
 
