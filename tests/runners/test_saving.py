@@ -269,3 +269,32 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
         for kind in (loading, replace(loading, is_sharded=False)):
             with pytest.raises(InvalidInputError, match=match):
                 _assert_loads(path, kind)
+
+
+# Jobs
+
+
+def _sharded(changes: dict[str, Any]) -> dict[str, Any]:
+    return {"shard_optimizer": True, "settings": {"lr": 1e-4, "shard_optimizer": True}, **changes}
+
+
+def test_jobs_go_on_from_each_other(tmp_path: Path) -> None:
+    """A sharded job that has lost a worker is saved, resumed whole in other stages, and from there sharded again."""
+    losses = scripted.single_process(8, 6)
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    plan = scripted.plan_of(2, 3, 2)
+    job = scripted.job_of(plan, 4, ("1/0", 1), checkpoint=first, checkpoint_every=2, changes=_sharded({}))
+    assert job.run().exit_code == 0
+    files = sorted(path.name for path in Path(first, "step-00000004").glob("*.safetensors"))
+    assert files == [
+        *(f"layers-0-3-part-{number}-of-2.safetensors" for number in range(2)),
+        *(f"layers-3-6-part-{number}-of-3.safetensors" for number in range(3)),
+    ]
+    found = job.losses()
+    for kind, folder, resumed, ends in (((3, 1, 6), second, first, 6), ((1, 3, 2), third, second, 8)):
+        how = {"first_iteration": ends - 2, "resume": str(Path(resumed, f"step-{ends - 2:08d}")), "checkpoint": folder}
+        changes = _sharded({}) if kind[1] > 1 else {}
+        job = scripted.job_of(scripted.plan_of(*kind), ends, changes=changes, **how)
+        assert job.run().exit_code == 0
+        found += job.losses()
+    assert found == pytest.approx(losses, abs=1e-5)
