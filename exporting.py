@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from .profilers.models.export import HuggingFaceForm
-    from .runners.torch.checkpoint import SavedTensors
+    from .runners.torch.saved_tensors import SavedTensors
 
 ExportedType = Literal["fp32", "bf16", "fp16"]
 SHARD_BYTES = 5e9
@@ -94,7 +94,7 @@ def export_checkpoint(
     _require_free(Path(output))
     require_package("torch", "a checkpoint")
     from .profilers.models.export import HuggingFaceForm
-    from .runners.torch.checkpoint import SavedTensors
+    from .runners.torch.saved_tensors import SavedTensors
 
     form = HuggingFaceForm(names, str(folder))
     tensors = _Tensors(SavedTensors(folder), form, dtype, str(folder))
@@ -231,7 +231,7 @@ def _shards(kinds: "dict[str, torch.Tensor]", most_bytes: float) -> "dict[str, d
 
 
 def _write_weights(folder: Path, shards: "dict[str, dict[str, torch.Tensor]]", tensors: _Tensors) -> None:
-    from .runners.torch.checkpoint import write_tensors
+    from .runners.torch.tensor_files import write_tensors
 
     for file, kinds in shards.items():
         write_tensors(folder / file, kinds, tensors.read)

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args, runtime_che
 
 from .runners.program import Sending
 from .runners.ranks import degree_of
-from .runners.training import EVAL_EVERY, PRECISION_OF, Precision, SharedBuffers, TrainingConfig, sizes_of
+from .runners.training import (
+    EVAL_EVERY,
+    PRECISION_OF,
+    Precision,
+    SharedBuffers,
+    TrainingConfig,
+    asked_to_shard,
+    fewest_holders,
+    sizes_of,
+)
 from .schemas.errors import InvalidInputError, RtkError
 from .schemas.plan import rank_of, worker_of
 from .schemas.profile import DataType, ModelForm, form_of
@@ -177,6 +186,9 @@ class Training:
         buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
         tensor_parallel: how several GPUs share a layer's matrices, {name: "colwise" | "rowwise" | "vocabulary"}: for
             plans of several GPUs a worker, and `rtk profile --tp`; None: the model's own, where it says so.
+        shard_optimizer: peers share the optimizer's state, each part of it on two of them; None: where the plan counts
+            on it, and where there are three peers or more and the optimizer treats each number by itself, as AdamW
+            does.
 
     Raises:
         InvalidInputError: an argument cannot be what it is.
@@ -201,6 +213,7 @@ class Training:
         seed: int = 0,
         buffers: SharedBuffers = "lowest",
         tensor_parallel: "TensorParallelPlan | None" = None,
+        shard_optimizer: bool | None = None,
     ) -> None:
         for name, function in (("loss", loss), ("optimizer", optimizer), ("schedule", schedule), ("collate", collate)):
             if function is not None and not callable(function):
@@ -226,6 +239,7 @@ class Training:
         self.precision, self.evaluate, self.collate = precision, evaluate, collate
         self.cut, self.seed, self.buffers, self.loader_workers = cut, seed, buffers, loader_workers
         self.tensor_parallel = _table(tensor_parallel)
+        self.shard_optimizer = shard_optimizer
         self.listeners: list[tuple[tuple[str, ...], Listener]] = []
         self._alone: tuple[str, PlanRunner, Provider] | None = None
         self.script: str | None = None
@@ -254,6 +268,7 @@ class Training:
             precision=asked.precision,
             seed=asked.seed,
             evaluate=_evaluation_of(asked),
+            shard_optimizer=asked.shard_optimizer,
         )
         training._asked = asked
         return training
@@ -627,12 +642,16 @@ class Training:
         Raises:
             InvalidInputError: the model or the data do not fit the plan.
         """
+        from .runners.torch.optimizers import shards_optimizer
         from .runners.torch.task import Task
 
         model, data = self.load(plan)
         evaluation, evaluated_on = self.held_out(model, plan)
         data.start()  # there are no sockets yet
         made = [model.layers]
+        factory = self._optimizer_for(model.layers)
+        asked = asked_to_shard(plan, self.shard_optimizer)
+        is_sharded = shards_optimizer(asked, fewest_holders(plan), factory, model.layers)
         return Task(
             name=worker_of(name),
             share=rank_of(name),
@@ -640,10 +659,11 @@ class Training:
             plan=plan,
             make_layers=lambda: made.pop() if made else self.load(plan, data)[0].layers,
             loss=model.loss if self.loss is None else self.loss,
-            optimizer=self._optimizer_for(model.layers),
+            optimizer=factory,
             batch=data,
             settings={
                 **self.settings(),
+                **({"shard_optimizer": True} if is_sharded else {}),
                 "dataset": data.fingerprint(),
                 **evaluated_on,
                 "paced": paced,
@@ -664,6 +684,7 @@ class Training:
             fill=model.fill,
             names=model.names,
             log_memory_bytes=log_memory_bytes,
+            shard_optimizer=is_sharded,
         )
 
     def _optimizer_for(self, layers: "Sequence[nn.Module]") -> "OptimizerFactory":

@@ -543,6 +543,15 @@ class TrainingOptions(TrainingConfig):
         bool,
         typer.Option("--random-weights/--no-random-weights", help="Begin with random weights, whatever there is."),
     ] = False
+    shard_optimizer: Annotated[
+        bool | None,
+        typer.Option(
+            "--shard-optimizer/--no-shard-optimizer",
+            show_default=False,
+            help="Peers share the optimizer's state, each part of it on two of them. By default where the plan counts "
+            "on it, and with three peers or more (not with muon).",
+        ),
+    ] = None
     script: Annotated[
         str | None,
         typer.Option(

@@ -1,6 +1,7 @@
 """What a job of real processes is asked to be: what is trained, and how the job is led."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.profile import AS_USUAL, DataType, ModelForm, form_of
 from ..schemas.quantities import DURATION, parse_number
+from ..schemas.resumption import layers_in
 from .processes import arguments_of
 from .program import Sending
 from .ranks import degree_of
@@ -35,7 +37,7 @@ ALWAYS_COMPARED = frozenset(
     {"model", "data", "learning_rate", "microbatch_size", "sequence_length", "paced", "transport", "seed"}
 )
 # What is each worker's own affair, or compared by itself.
-NEVER_COMPARED = frozenset({"threads", "log_memory", "form", "script"})
+NEVER_COMPARED = frozenset({"threads", "log_memory", "form", "script", "shard_optimizer"})
 
 # What a script does not say: how the workers of a machine go about it.
 BESIDE_SCRIPT = frozenset({"threads", "paced", "transport", "log_memory"})
@@ -78,6 +80,8 @@ class TrainingConfig:
         precision: of parameters and computing; None: as the plan's profile has it.
         weights: a file or folder of safetensors to begin with; None: those beside the model, if there are any.
         random_weights: begin with random ones, whatever there is.
+        shard_optimizer: peers share the optimizer's state; None: where the plan counts on it, or it is worth
+            while.
         script: a Python file that holds a `Training` (training.py); then all but `BESIDE_SCRIPT` stands there.
     """
 
@@ -109,6 +113,7 @@ class TrainingConfig:
     precision: Precision | None = None
     weights: str | None = None
     random_weights: bool = False
+    shard_optimizer: bool | None = None
     script: str | None = None
 
     @property
@@ -153,6 +158,8 @@ class TrainingConfig:
                 "--precision": self.precision,
                 "--weights": self.weights,
                 "--random-weights": self.random_weights,
+                "--shard-optimizer": self.shard_optimizer,
+                "--no-shard-optimizer": self.shard_optimizer is False,
                 "--microbatch-size": self.microbatch_size,
                 "--sequence-length": self.sequence_length,
                 "--seed": self.seed,
@@ -275,7 +282,33 @@ def training_of(plan: Plan, asked: TrainingConfig, iterations: int | None = None
         form=form_of(plan.planner.options),
     )
     training.check()
+    asked_to_shard(plan, training.shard_optimizer)
     return training
+
+
+def asked_to_shard(plan: Plan, asked: bool | None) -> bool | None:
+    """Whether peers are to share the optimizer's state; None: where that is worth while, and the optimizer allows.
+
+    Args:
+        plan: valid.
+        asked: by whoever trains.
+
+    Raises:
+        InvalidInputError: it is refused, and the plan counts on it.
+    """
+    if asked is False and plan.shards_optimizer:
+        raise InvalidInputError(
+            "the plan counts on peers that share the optimizer's state, and memory may not hold all of it",
+            where="--no-shard-optimizer",
+            fix="leave it out, or plan without --shard-optimizer",
+        )
+    return True if plan.shards_optimizer else asked
+
+
+def fewest_holders(plan: Plan) -> int:
+    """Of all layers the least number of live workers that hold one."""
+    holders = Counter(layer for worker in plan.live_workers() for layer in layers_in(plan.layers_of(worker)))
+    return min(holders.values())
 
 
 def is_script_name(model: str) -> bool:

@@ -129,7 +129,7 @@ KEYS = (
     JobKey("shape", "overlap", _FLAG, "true", "Workers may run a forward and a full backward side by side.",
            _at("--overlap", "plan pipeline")),
     JobKey("shape", "shard_optimizer", _FLAG, "true", "Peers share the optimizer's state, each part on two of them.",
-           _at("--shard-optimizer", *_PLANS)),
+           _at("--shard-optimizer", *_PLANS, "run"), only=_NO_SCRIPT),
     JobKey("shape", "plan", _TEXT, '"plan.json"', "The plan: `rtk plan` writes it; it is simulated and run.",
            {**_at("--output", *_PIPELINES, "plan oobleck"), **_at("PLAN", *_STORIES)}, is_path=True),
     JobKey("policy", "policy", _TEXT, '"joint"', "What follows on a failure: joint, slipstream or oobleck.",

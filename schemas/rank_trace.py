@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from .plan import Plan
-from .trace import DEADLY, Trace, TraceEvent
+from .trace import DEADLY, Trace, TraceEvent, joins
 
 
 @dataclass
@@ -91,6 +91,12 @@ def whole_newcomers(plan: Plan, trace: Trace) -> int:
         for rank in ranks:
             unit.befalls(event, rank)
     return found
+
+
+def single_newcomers(plan: Plan, trace: Trace) -> int:
+    """How many single ranks, whose partners are there, wait from the start for their iteration."""
+    degree = max(plan.gpus_of(worker) for worker in plan.workers)
+    return joins(by_rank(plan, trace)) - degree * whole_newcomers(plan, trace)
 
 
 def by_worker(plan: Plan, trace: Trace) -> Trace:

@@ -22,7 +22,7 @@ from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ...schemas.plan import Plan, rank_name
 from ...schemas.protocols import Hand, JobAdvice, Replanned
-from ...schemas.rank_trace import by_rank, whole_newcomers
+from ...schemas.rank_trace import by_rank, single_newcomers, whole_newcomers
 from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, link_ends, read_valid_trace
@@ -380,6 +380,8 @@ def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
         checkpoint_every=every,
         checkpoint_every_s=every_s,
         newcomers=whole_newcomers(plan, trace) if trace else 0,
+        spare_ranks=single_newcomers(plan, trace) if trace else 0,
+        tp_across=how.tp_across,
     )
     return job if how.resume is None else _resumed(job, how.resume)
 

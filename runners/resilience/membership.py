@@ -11,7 +11,7 @@ from ...schemas.checkpoint import print_layers
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Place, Plan, Worker, name_of
 from ...schemas.protocols import Hand
-from ...schemas.resumption import Rest
+from ...schemas.resumption import Rest, layers_in
 from .events import Planned, RestPlanned
 from .progress import FAILED
 from .protocol import (
@@ -152,14 +152,23 @@ def _end_of_range(ranges: Iterable[Layers], layer: int) -> int | None:
     return next((stop for first, stop in ranges if first <= layer < stop), None)
 
 
-def savers(layers: int, holdings: Iterable[tuple[str, Sequence[Layers] | None]]) -> tuple[Saver, ...]:
+def savers(
+    layers: int, holdings: Iterable[tuple[str, Sequence[Layers] | None]], together: bool = False
+) -> tuple[Saver, ...]:
     """Who saves which layers: each layer once, as far as anybody holds it, in the order of the layers.
 
     Args:
         layers: how many the model has.
         holdings: workers and what they hold, in ranges, those that should rather save first.
+        together: whether all that hold a layer save it together, for each has a part of the optimizer's state.
     """
     held = [(worker, own) for worker, ranges in holdings for own in ranges or ()]
+    if together:
+        edges = sorted({edge for _, own in held for edge in own})
+        parts = [(first, stop) for first, stop in pairwise(edges) if stop <= layers]
+        return tuple(
+            Saver(worker, part) for part in parts for worker, own in held if own[0] <= part[0] and part[1] <= own[1]
+        )
     found, layer = [], 0
     while layer < layers:
         holder = next(((worker, own) for worker, own in held if own[0] <= layer < own[1]), None)
@@ -168,6 +177,22 @@ def savers(layers: int, holdings: Iterable[tuple[str, Sequence[Layers] | None]])
             continue
         found.append(Saver(holder[0], (layer, holder[1][1])))
         layer = holder[1][1]
+    return tuple(found)
+
+
+def apart(holdings: Mapping[str, Sequence[Layers]]) -> tuple[str, ...]:
+    """Of some workers those that hold no layer of another one: each in turn, unless one before it holds a layer of it.
+
+    Args:
+        holdings: by name the layers of each, in ranges.
+    """
+    found: list[str] = []
+    taken = set[int]()
+    for name, held in holdings.items():
+        layers = layers_in(held)
+        if layers.isdisjoint(taken):
+            found.append(name)
+            taken |= layers
     return tuple(found)
 
 

@@ -491,11 +491,15 @@ class LossesTold:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A worker's communication broke; usually the coordinator knows the reason already. `peer`: with that worker."""
+    """A worker's communication broke; usually the coordinator knows the reason already. `peer`: with that worker.
+
+    `of_some`: only some of the worker's ranks have said something in this epoch yet (unit_gate.py).
+    """
 
     epoch: Index
     reason: str
     peer: str | None = None
+    of_some: bool = False
     kind: Literal["suspect"] = "suspect"
 
     __pydantic_config__ = STRICT
@@ -580,10 +584,11 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker found something wrong that concerns the whole job, and ends."""
+    """A worker found something wrong that concerns the whole job, and ends; wrong input `ends_job` in any case."""
 
     exit_code: Index
     message: str
+    ends_job: bool = False
     kind: Literal["failed"] = "failed"
 
     __pydantic_config__ = STRICT
@@ -604,7 +609,7 @@ class Dead:
 
     Attributes:
         proof: as of Hello.
-        worker: as of Hello.
+        worker: what the process is called, `k/i` or `k/i:r`.
         pid: the process, as of its Hello.
     """
 

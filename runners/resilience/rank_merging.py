@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from ...schemas.plan import worker_of
-from ...schemas.resumption import common_standing
+from ...schemas.plan import Layers, worker_of
+from ...schemas.resumption import common_standing, layers_in, nothing_of
 from .protocol import Hello, MeetingPoint, Ready, Returning, Saved, StandingTold, Vote, Whereabouts
 
+# What a rank does that waits for nobody, and for which its partners wait.
+AT_WORK = ("computing", "preparing")
 # Between the checksums of a layer that the ranks of a worker have said; one that a rank has not said is empty.
 BETWEEN_RANKS = ":"
 
@@ -100,19 +102,33 @@ def unlike_votes(votes: Sequence[Vote]) -> str | None:
     return None
 
 
-def worker_standing(told: Sequence[StandingTold]) -> StandingTold | None:
-    """What the worker has of an iteration: what all ranks have, or nothing; None where they do not hold the same."""
+def worker_standing(told: Sequence[StandingTold], known: Sequence[Layers] | None) -> StandingTold | None:
+    """What the worker has of an iteration: what all its ranks have of it.
+
+    Where they hold unlike layers, for some have come as far as another stage and others have not, it is nothing.
+
+    Args:
+        told: by rank.
+        known: ranges of layers that the worker was known to hold; None: it had no state.
+
+    Returns:
+        None where not all ranks hold these any more.
+    """
     standings = [one.standing for one in told]
-    if len({one.holds for one in standings}) > 1:
+    if len({one.holds for one in standings}) == 1:
+        return replace(told[0], standing=common_standing(standings))
+    if not all(has_all(one.holds, known) for one in standings):
         return None
-    return replace(told[0], standing=common_standing(standings))
+    return replace(told[0], standing=nothing_of(standings[0].worker, known or None))
+
+
+def has_all(holds: Iterable[Layers], known: Iterable[Layers] | None) -> bool:
+    """Whether who holds some ranges of layers holds all of others."""
+    return layers_in(known or ()) <= layers_in(holds)
 
 
 def worker_saved(told: Sequence[Saved]) -> Saved:
-    """The worker has saved its part where all its ranks have saved theirs."""
-    failed = next((rank for rank, one in enumerate(told) if one.part is None), None)
-    if failed is not None:
-        return Saved(told[failed].iteration, None, f"rank {failed}: {told[failed].error}")
+    """The worker has saved its part, for all its ranks have saved theirs."""
     return replace(told[0], further=tuple(one.part for one in told[1:] if one.part is not None))
 
 

@@ -66,6 +66,7 @@ from .membership import (
     Questions,
     Seats,
     VoteCounter,
+    apart,
     coming,
     copies,
     held_by,
@@ -365,7 +366,8 @@ class CoordinatorRules:
     def _suspect(self, member: Member, suspect: Suspect) -> None:
         """Usually the reason is a death that is known, or will be in a moment."""
         self._circumstances.suspect(member.name, suspect.peer)
-        self._standstill.complain(member.name)
+        if not suspect.of_some:
+            self._standstill.complain(member.name)
         if not self._is_suspected and self.phase == "running":
             self._is_suspected = True
             self._ask_all()
@@ -761,10 +763,29 @@ class CoordinatorRules:
         arrivals = coming(self.newcomers, self.committed + 1)
         # Before the first commit everybody can make the state of every layer.
         anything = ((0, self._layers),) if self._nothing_committed else None
+        leavers = self._leavers()
         return (
-            *(Hand(one.name, one.place, anything or one.holds) for one in staying if not one.is_leaving),
+            *(Hand(one.name, one.place, anything or one.holds) for one in staying if one.name not in leavers),
             *(Hand(name, None, anything) for name in arrivals if not arrivals.keys() <= self._spare),
         )
+
+    def _leavers(self) -> tuple[str, ...]:
+        """Members that go at the next change: all who were asked to.
+
+        Where the optimizer is sharded, each part of its state is with two workers only: then one of a layer's holders
+        goes at a time, and nobody while somebody is lost. The others go one change later.
+        """
+        leaving = [one for one in self.members.values() if one.is_leaving]
+        if not self._is_sharded or self._nothing_committed:
+            return tuple(one.name for one in leaving)
+        if any(name not in self.members for name in self._seats.values()):
+            return ()
+        return apart({one.name: one.holds or () for one in leaving})
+
+    @property
+    def _is_sharded(self) -> bool:
+        """Whether peers share the optimizer's state, as all workers say or none."""
+        return bool(self._settings and self._settings.get("shard_optimizer"))
 
     # What is left of an iteration in the midst of which somebody is lost
 
@@ -890,7 +911,7 @@ class CoordinatorRules:
         return waiting
 
     def _dismiss_leavers(self) -> None:
-        for member in [member for member in self.members.values() if member.is_leaving]:
+        for member in [self.members[name] for name in self._leavers()]:
             self._announce(said.WorkerLeft(worker=member.name, place=name_of(member.place)), self.committed + 1)
             self._chronicle.change.note(f"worker {member.name} left", self._now_s)
             if member.connection is not None:

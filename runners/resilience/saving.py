@@ -53,7 +53,7 @@ class Saving:
             del self._waited_for[worker]
         elif worker in self._waited_for and written.part not in self._parts:
             self._waited_for -= Counter([worker])
-            self._parts.append(written.part)
+            self._parts += [written.part, *written.further]
 
     def lose(self, worker: str) -> None:
         """A worker has died; its part will not come, and another one must publish."""
@@ -78,7 +78,7 @@ class Saving:
             return None
         self._publisher = publisher
         is_wanted = self._error is None or self._is_last_resort
-        parts = tuple(sorted(self._parts, key=lambda part: part.layers)) if is_wanted else ()
+        parts = tuple(sorted(self._parts, key=lambda part: part.order)) if is_wanted else ()
         return Publish(self._folder, self._iteration, parts, self._taken)
 
     def outcome(self, now_s: float) -> CheckpointSaved:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...schemas.errors import InvalidInputError, RtkError
+from ...schemas.plan import worker_of
 from ...schemas.protocols import Monitor, Replan, Replanned, Resume
 from ...schemas.quantities import print_time
 from .events import (
@@ -84,7 +85,7 @@ class Surroundings:
         resume: plans what is left of an iteration, in the same thread; None: nobody does, and it is done anew.
         welcome: the hello of a worker -> what it is to report and to play; heartbeat and clock are filled in.
         announce: takes what people and metrics are to know.
-        on_spans: (worker, place, spans) as a worker reports them.
+        on_spans: (process, place, spans) as it reports them; of a worker of several ranks the first one does.
         monitor: looks for what is slow; None: nobody does.
         log: takes a line about those who do not belong here.
         clock: the wall clock in seconds, comparable between coordinators.
@@ -209,7 +210,7 @@ class Server:
                 self._loop.call_soon_threadsafe(self._heed)
 
     def mourn(self, worker: str, pid: int) -> None:
-        """From any thread: the process of a worker is dead, though its connection may not have ended yet."""
+        """From any thread: a process (`Hello.process`) is dead, though its connection may not have ended yet."""
         if self._loop is not None:
             with suppress(RuntimeError):  # as above
                 self._loop.call_soon_threadsafe(self._mourn, worker, pid)
@@ -390,6 +391,7 @@ class Server:
         self._strangers.forget(member)
         member.admit(MEMBER_BYTES)
         member.number, member.worker, member.pid = self._next_number, hello.process, hello.pid
+        member.is_first = hello.rank == 0
         self._next_number += 1
         self._members[member.number] = member
         if hello.returning is not None:
@@ -437,21 +439,22 @@ class Server:
                 self.lose(member, "said hello twice")
             case _:
                 if self._finished is None:
-                    measured = message.measured if isinstance(message, Vote) else None
+                    measured = message.measured if isinstance(message, Vote) and member.is_first else None
                     # The rules, and so the log, have no use for it.
                     spoken = replace(message, measured=None) if isinstance(message, Vote) else message
                     self._happen(Said(self._now(), member.number, spoken))
                     if self._around.monitor is not None and measured is not None:
-                        found = self._around.monitor.note(replace(measured, worker=member.worker))
+                        found = self._around.monitor.note(replace(measured, worker=worker_of(member.worker)))
                         if found is not None and self._finished is None:
                             self._happen(Noticed(self._now(), found))
 
     def _fail(self, member: LineConnection, failed: Failed) -> None:
         gave_up = WorkerGaveUp(worker=member.worker, exit_code=failed.exit_code, message=failed.message)
         self._call(self._around.announce, gave_up)
-        if failed.exit_code == InvalidInputError.exit_code and (member.number in self._placed or not self._placed):
-            # Wrong input is as wrong for all others; no plan without this worker would help. Of one that comes to a job
-            # that goes well it is wrong there only.
+        is_of_all = failed.exit_code == InvalidInputError.exit_code or failed.ends_job
+        if is_of_all and (member.number in self._placed or not self._placed):
+            # Wrong input is as wrong for all others, and state that is lost is lost for them; no plan without this
+            # worker would help. Of one that comes to a job that goes well it is wrong there only.
             self._forget(member)
             self._end_for_all(Finished(failed.exit_code, failed.message))
         else:
@@ -482,7 +485,7 @@ class Server:
     def _leave(self, member: LineConnection, reason: str) -> None:
         self._forget(member)
         if self._around.monitor is not None:
-            self._around.monitor.forget(member.worker)
+            self._around.monitor.forget(worker_of(member.worker))
         if self._finished is None:
             self._happen(Lost(self._now(), member.number, reason))
 

@@ -64,6 +64,8 @@ from .protocol import (
     Whereabouts,
 )
 from .rank_merging import (
+    AT_WORK,
+    has_all,
     known_by_all,
     unlike_votes,
     worker_hello,
@@ -90,6 +92,7 @@ class RankProcess:
         holds: the layers whose state, its own part of it, it has; None: none.
         as_of: the last commit that its state knows of; None: the latest.
         entered: the last epoch that it was told of.
+        dropped: what it held until this epoch is not reckoned with, for it had no place then.
         is_dismissed: it was told to end.
         heard: what it was told last.
     """
@@ -101,6 +104,7 @@ class RankProcess:
     holds: tuple[Layers, ...] | None = None
     as_of: int | None = None
     entered: int = 0
+    dropped: int = 0
     is_dismissed: bool = False
     heard: FromCoordinator | None = None
 
@@ -131,7 +135,8 @@ class WorkerUnit:
         said: what some of its ranks have said, and not all, by what it is and by rank.
         inquiry: the number of the last one.
         answers: to that, by rank.
-        complaints: by epoch, with whom it has lost touch.
+        present: by epoch, the ranks whose training threads have said something in it.
+        complaints: by epoch, that which the rules have heard last.
         is_leaving: whether one of its ranks has said so.
     """
 
@@ -140,7 +145,8 @@ class WorkerUnit:
     said: dict[tuple[type[Any], Any], dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
     inquiry: int = 0
     answers: dict[int, Whereabouts] = field(default_factory=dict)
-    complaints: dict[int, str | None] = field(default_factory=dict)
+    present: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    complaints: dict[int, Suspect] = field(default_factory=dict)
     is_leaving: bool = False
 
     @property
@@ -165,7 +171,9 @@ class WorkerUnit:
     def culprits(self) -> list[RankProcess]:
         """Who hangs, when the worker does: the ranks that have not answered, or the one that holds up the others."""
         silent = [one for one in self.processes if one.hello.rank not in self.answers]
-        return silent or [self.processes[worker_whereabouts(self.worker, self.answers)[0]]]
+        rank, answer = worker_whereabouts(self.worker, self.answers) if self.answers else (0, None)
+        is_known = answer is not None and (answer.doing in AT_WORK or not silent)
+        return [self.processes[rank]] if is_known else silent
 
 
 @dataclass
@@ -236,7 +244,8 @@ class UnitGate:
             self._settings = hello.job
             process = RankProcess(event.connection, hello)
             if hello.returning is not None:
-                process.was_seated, process.entered = True, hello.returning.epoch
+                process.was_seated = True
+                process.entered = process.dropped = hello.returning.epoch
             self._processes[event.connection] = process
             if self._is_awaited(process):
                 self._take_back(process)
@@ -287,16 +296,18 @@ class UnitGate:
 
     def _made_whole(self) -> list[Arrived]:
         """Workers of whom all ranks are there now, and were not before."""
-        is_gathering = self._rules.phase == "gathering"
-        if self._rules.phase in ("halting", "ended") or (is_gathering and self._spares < self._job.spare_ranks):
+        phase = self._rules.phase
+        if phase in ("halting", "ended") or (phase == "gathering" and not self._is_complete):
             return []
         workers = dict.fromkeys(one.hello.worker for one in self._processes.values() if one.unit is None)
         return [arrived for worker in workers for arrived in self._whole_of(worker)]
 
     @property
-    def _spares(self) -> int:
-        """How many processes there are beside the first of each rank."""
-        return len(self._processes) - len({one.hello.process for one in self._processes.values()})
+    def _is_complete(self) -> bool:
+        """Whether single ranks that a job has to have before it starts are there, beside all others."""
+        live = sum(self._degrees[worker.name] for worker in self._job.plan.live_workers())
+        wanted = live + max(self._degrees.values()) * self._job.newcomers + self._job.spare_ranks
+        return not self._job.spare_ranks or len(self._processes) >= wanted
 
     def _whole_of(self, worker: str) -> Iterator[Arrived]:
         if worker in self._awaited:
@@ -429,7 +440,7 @@ class UnitGate:
         processes = [awaited.back[rank] for rank in sorted(awaited.back)]
         member = self._rules.members[worker]
         for one in processes:
-            one.holds = member.holds
+            one.holds, one.dropped = member.holds, 0
         del self._awaited[worker]
         unit = self._unit(processes)
         hellos = [one.hello for one in processes]
@@ -448,23 +459,17 @@ class UnitGate:
             self._pass(event)
             return
         unit = process.unit
-        if isinstance(message, Ready):
-            self._note_held(process, message)
-        if unit is None:
-            if isinstance(message, Leaving):
-                self._let_go(process)
+        if isinstance(message, Ready) and message.epoch > process.dropped:
+            process.holds = message.holds
+        if unit is None and isinstance(message, Leaving):
+            self._let_go(process)
+        if unit is None or not (self._is_seated(unit) or isinstance(message, Leaving)):
             return
-        if self._has_torn(unit, process.hello.rank, message):
+        if not isinstance(message, Leaving) and self._has_torn(unit, process.hello.rank, message):
             self._tear(unit)
             return
-        found = self._merged(unit, process.hello.rank, message)
-        if found is not None:
+        for found in self._merged(unit, process.hello.rank, message):
             self._pass(Said(self._now_s, unit.number, found))
-
-    def _note_held(self, process: RankProcess, ready: Ready) -> None:
-        is_past = ready.epoch < process.entered and not process.was_seated and process.unit is None
-        if not is_past:  # else it has dropped that on hearing of an epoch without it
-            process.holds = ready.holds
 
     def _let_go(self, process: RankProcess) -> None:
         del self._processes[process.connection]
@@ -473,69 +478,79 @@ class UnitGate:
             Drop(process.connection),
         ]
 
-    def _merged(self, unit: WorkerUnit, rank: int, message: Any) -> Any:
-        """What the rules are to hear now that a rank has said something; None: nothing yet."""
+    def _merged(self, unit: WorkerUnit, rank: int, message: Any) -> list[Any]:
+        """What the rules are to hear now that a rank has said something."""
+        told: list[Any] | None = None
         match message:
             case Published() | LossesTold():
-                return message if rank == 0 else None
+                return [message] if rank == 0 else []
             case Leaving():
                 is_first, unit.is_leaving = not unit.is_leaving, True
-                return message if is_first else None
-            case Suspect():
-                return self._complaint(unit, message)
-            case Whereabouts(inquiry) if inquiry == unit.inquiry:
-                unit.answers[rank] = message
-                has_answered = len(unit.answers) == len(unit.processes)
-                return worker_whereabouts(unit.worker, unit.answers)[1] if has_answered else None
+                return [message] if is_first else []
+            case Suspect(epoch=epoch):
+                return self._complaint(unit, rank, epoch, message)
             case Whereabouts():
-                return None
-            case Ready(epoch=what) | StandingTold(epoch=what):
-                told = unit.all_said(rank, what, message)
+                return self._whereabouts(unit, rank, message)
+            case Saved():
+                return self._saved(unit, rank, message)
+            case Ready(epoch=epoch):
+                told = unit.all_said(rank, epoch, message)
+                late = self._complaint(unit, rank, epoch)
+                return [*(self._joined(unit, told) if told else []), *late]
+            case StandingTold(epoch=epoch):
+                told = unit.all_said(rank, epoch, message)
             case Vote():
                 told = unit.all_said(rank, (message.epoch, message.iteration), message)
-            case Saved():
-                layers = None if message.part is None else message.part.layers
-                return self._saved(unit, rank, layers, message)
-        return None if told is None else self._joined(unit, told)
+        return self._joined(unit, told) if told else []
 
-    def _joined(self, unit: WorkerUnit, told: list[Any]) -> Any:
-        """What all ranks have said, as one; None where that is the end of the worker as it is."""
+    def _joined(self, unit: WorkerUnit, told: list[Any]) -> list[Any]:
+        """What all ranks have said, as one; nothing where that is the end of the worker as it is."""
         if isinstance(told[0], Vote):
             wrong = unlike_votes(told)
-            if wrong is not None:
-                self._expel(unit, wrong)
-                return None
-            return worker_vote(told)
-        found = worker_ready(told) if isinstance(told[0], Ready) else worker_standing(told)
+            if wrong is None:
+                return [worker_vote(told)]
+            self._expel(unit, wrong)
+            return []
+        known = self._rules.members[unit.worker].holds
+        found = worker_ready(told) if isinstance(told[0], Ready) else worker_standing(told, known)
         if found is None:
             self._tear(unit)
-        return found
+        return [] if found is None else [found]
 
-    def _saved(self, unit: WorkerUnit, rank: int, layers: Layers | None, message: Saved) -> Saved | None:
-        if layers is None:
-            return worker_saved([message]) if rank == 0 else replace(message, error=f"rank {rank}: {message.error}")
-        told = unit.all_said(rank, (message.iteration, layers), message)
-        return None if told is None else worker_saved(told)
+    def _saved(self, unit: WorkerUnit, rank: int, message: Saved) -> list[Saved]:
+        if message.part is None:
+            return [replace(message, error=f"rank {rank}: {message.error}")]
+        told = unit.all_said(rank, (message.iteration, message.part.layers), message)
+        return [worker_saved(told)] if told else []
 
-    def _complaint(self, unit: WorkerUnit, suspect: Suspect) -> Suspect | None:
-        """The first of an epoch, and the first that says with whom; partners that have lost each other do not."""
-        peer = None if suspect.peer == unit.worker else suspect.peer
-        if suspect.epoch in unit.complaints and (peer is None or unit.complaints[suspect.epoch] is not None):
-            return None
-        unit.complaints[suspect.epoch] = peer
-        return replace(suspect, peer=peer)
+    def _whereabouts(self, unit: WorkerUnit, rank: int, answer: Whereabouts) -> list[Whereabouts]:
+        if answer.inquiry != unit.inquiry:
+            return []
+        unit.answers[rank] = answer
+        found = worker_whereabouts(unit.worker, unit.answers)[1]
+        # For a rank that is at work the others wait, whatever they have to say yet.
+        return [found] if found.doing in AT_WORK or len(unit.answers) == len(unit.processes) else []
+
+    def _complaint(self, unit: WorkerUnit, rank: int, epoch: int, suspect: Suspect | None = None) -> list[Suspect]:
+        """What is news of a worker's complaint in an epoch: the first one, the first that says with whom it has lost
+        touch (partners that have lost each other do not), and that by now all its ranks are in that epoch."""
+        unit.present[epoch].add(rank)
+        before = known = unit.complaints.get(epoch)
+        if suspect is not None and suspect.peer == unit.worker:
+            suspect = replace(suspect, peer=None)
+        if suspect is not None and (known is None or (known.peer is None and suspect.peer is not None)):
+            known = suspect
+        if known is None:
+            return []
+        unit.complaints[epoch] = replace(known, of_some=len(unit.present[epoch]) < len(unit.processes))
+        return [unit.complaints[epoch]] if unit.complaints[epoch] != before else []
 
     def _has_torn(self, unit: WorkerUnit, rank: int, message: Any) -> bool:
         """Whether some ranks have gone over to other layers in an epoch, and this one, as it shows now, never will."""
-        now = getattr(message, "epoch", 0)
-        member = self._rules.members.get(unit.worker)
-        known = None if member is None or not self._is_seated(unit) else member.holds
-        for kind, epoch in list(unit.said):
-            if kind is Ready and epoch < now and rank not in unit.said[kind, epoch]:
-                held = {ready.holds for ready in unit.said.pop((kind, epoch)).values()}
-                if known is not None and held != {known}:
-                    return True
-        return False
+        now, known = getattr(message, "epoch", 0), self._rules.members[unit.worker].holds
+        skipped = [key for key in unit.said if key[0] is Ready and key[1] < now and rank not in unit.said[key]]
+        told = [ready for key in skipped for ready in unit.said.pop(key).values()]
+        return not all(has_all(ready.holds, known) for ready in told)
 
     # What the rules say
 
@@ -596,7 +611,7 @@ class UnitGate:
             is_current = process.as_of in (None, epoch.iteration - 1)
             process.holds, process.as_of, process.was_seated = process.holds if is_current else None, None, True
         else:
-            process.holds, process.was_seated = None, False
+            process.holds, process.was_seated, process.dropped = None, False, epoch.epoch
 
     def _tell_orphans(self, message: Epoch | Regroup | Halt) -> None:
         """Who was a rank of a worker that is lost is in its epoch until it hears of the next one."""

@@ -71,7 +71,8 @@ class LineConnection(asyncio.Protocol):
         self.peer = "somebody"
         self.nonce = ""
         self.number = -1
-        self.worker = ""
+        self.worker = ""  # the process, as it is called
+        self.is_first = True  # of its worker's ranks
         self.pid: int | None = None
         self.heard_s = 0.0
 

@@ -199,11 +199,17 @@ class LeaveGroups(Action):
 
 @dataclass(frozen=True, slots=True)
 class SavePart(Action):
-    """Write some layers' state after so many iterations, as a part of a checkpoint; gives `Saved`."""
+    """Write some layers' state after so many iterations, as a part of a checkpoint; gives `Saved`.
+
+    `together` are the workers that save these layers, where they are several; `is_last`: nothing comes after it, so
+    that each of them better saves all that it has.
+    """
 
     folder: str
     iteration: int
     layers: Layers
+    together: tuple[str, ...] = ()
+    is_last: bool = False
 
     doing = "preparing"
     what = "its part of a checkpoint"
@@ -331,7 +337,7 @@ class WorkerRules:
                 yield from self._regroup(turn)
             else:
                 yield from self._settle(turn.iteration, turn.skipped, turn.terms)
-                yield from self._save(turn.savers, turn.save, turn.iteration)
+                yield from self._save(turn.savers, turn.save, turn.iteration, is_last=True)
         yield Retire(turn)
 
     def _next_turn(self) -> Generator[Action, Any, Turn]:
@@ -490,10 +496,12 @@ class WorkerRules:
                 assert terms is not None, "what is committed has terms"
                 yield TakeStep(done, can_be_undone=False, terms=terms)
 
-    def _save(self, savers: tuple[Saver, ...], folder: str | None, iteration: int) -> Acting:
+    def _save(self, savers: tuple[Saver, ...], folder: str | None, iteration: int, is_last: bool = False) -> Acting:
         for saver in savers:
             if folder is not None and saver.worker == self.name:
-                saved: Saved = yield SavePart(folder, iteration, saver.layers)
+                together = tuple(other.worker for other in savers if other.layers == saver.layers)
+                together = together if len(together) > 1 else ()
+                saved: Saved = yield SavePart(folder, iteration, saver.layers, together, is_last)
                 yield Say(saved)
 
 

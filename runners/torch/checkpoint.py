@@ -5,48 +5,39 @@ a part of the optimizer's state for it. Files are safetensors only, which hold n
 """
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from ...schemas.checkpoint import CheckpointFile, file_name
-from ...schemas.errors import InvalidInputError, RuntimeFailedError
+from ...schemas.checkpoint import CheckpointFile, Portion, file_name
+from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers
 from ...schemas.resumption import layer_runs
-from ..checkpoint import MANIFEST, read_manifest, refuse_partial, reporting_failure, write_durably, writing_folder
+from ...schemas.slices import TensorCut
+from ..checkpoint import reporting_failure, write_durably, writing_folder
 from ..resilience.protocol import Copy
-from .held_stage import HeldStage
+from .held_stage import HeldStage, layer_of
+from .saved_tensors import NO_CUTS, SavedTensors
+from .tensor_files import WHOLE, Divisions, State, bytes_of, header_of_part
 from .ties import Tie
 from .transport import Transport
 
-State = dict[str, torch.Tensor]
 
-_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.complex64: "C64",
-}
-_ENTRY = re.compile(r"(0|[1-9][0-9]{0,8})\..+", re.DOTALL)
-
-
-def write_part(folder: Path, iteration: int, layers: Layers, state: State) -> CheckpointFile:
+def write_part(
+    folder: Path,
+    iteration: int,
+    layers: Layers,
+    state: State,
+    divisions: Divisions = WHOLE,
+    *,
+    rank: Portion | None = None,
+    part: Portion | None = None,
+) -> CheckpointFile:
     """Write a stage's part of a checkpoint, which counts for nothing until `publish`; one peer of each stage calls it.
+
+    Where a worker is several ranks all of them do, and of an optimizer's state in pieces all that hold some.
 
     Tensors go to the disk one by one, so that beside the state there must be room for one of them on the host. The
     library's own `save` takes a copy of all of them, and 7 s a GB; its `save_file` hides the disk's errors.
@@ -56,6 +47,9 @@ def write_part(folder: Path, iteration: int, layers: Layers, state: State) -> Ch
         iteration: the number of completed iterations.
         layers: the stage's layers [first, stop).
         state: the tensors of these layers by name, of any shapes, on any device; not written to meanwhile.
+        divisions: of what they are slices and pieces.
+        rank: which one of its worker's ranks writes; None: the worker is one.
+        part: which one of those who write these layers together; None: one writes all.
 
     Returns:
         What the manifest says about the part.
@@ -66,12 +60,13 @@ def write_part(folder: Path, iteration: int, layers: Layers, state: State) -> Ch
     """
     # The largest numbers first, as the library does: so each tensor lies at a multiple of its numbers' size.
     ordered = dict(sorted(state.items(), key=lambda entry: (-entry[1].itemsize, entry[0])))
-    header = _header(layers, ordered)
+    name = file_name(layers, rank, part)
+    header = header_of_part(layers, name, ordered, divisions)
     sha256, size_bytes = hashlib.sha256(), 0
 
     def chunks() -> Iterator[bytes | memoryview]:
         nonlocal size_bytes
-        pieces: Iterator[bytes | memoryview] = chain([header], map(_bytes_of, ordered.values()))
+        pieces: Iterator[bytes | memoryview] = chain([header], map(bytes_of, ordered.values()))
         for chunk in pieces:
             sha256.update(chunk)
             size_bytes += len(chunk)
@@ -80,49 +75,58 @@ def write_part(folder: Path, iteration: int, layers: Layers, state: State) -> Ch
     parts = writing_folder(folder, iteration)
     with reporting_failure(parts):
         parts.mkdir(parents=True, exist_ok=True)
-        write_durably(parts / file_name(layers), chunks())
-    return CheckpointFile(file_name(layers), layers, sha256.hexdigest(), size_bytes)
+        write_durably(parts / name, chunks())
+    return CheckpointFile(name, layers, sha256.hexdigest(), size_bytes, rank, part)
 
 
-def read_state(path: Path, layers: Layers) -> State:
+def read_state(
+    path: Path, layers: Layers, cuts: Mapping[str, TensorCut] = NO_CUTS, degree: int = 1, rank: int = 0
+) -> State:
     """The state of some layers, from whichever files hold them; only their tensors are read into memory.
 
     Args:
-        path: a whole checkpoint's folder.
+        path: a whole checkpoint's folder, saved by workers of any degree.
         layers: [first, stop), of any cut.
+        cuts: how parameters are cut among the ranks of the worker that reads, by name; others are whole.
+        degree: ranks of that worker.
+        rank: this one of them.
 
     Returns:
         Tensors on the CPU, bit for bit those that were saved, each with memory of its own.
 
     Raises:
         InvalidInputError: the checkpoint is partial, has no such layers, or a file that holds some of them is missing,
-            not the one that was written, or no safetensors file.
+            not the one that was written, or no safetensors file; or it says of a tensor what cannot be.
     """
-    manifest = read_manifest(path)
-    refuse_partial(path, manifest)
-    first, stop = layers
-    if not 0 <= first < stop <= manifest.layers:
-        raise InvalidInputError(
-            f"layers [{first}, {stop}) are not among the {manifest.layers} of the checkpoint",
-            where=f"{path / MANIFEST}, /layers",
-            fix="resume with the model that was saved",
-        )
-    state: State = {}
-    for file in manifest.files:
-        if file.layers[0] < stop and first < file.layers[1]:
-            state.update(_read_file(path / file.name, file, layers))
-    return state
+    return _state_of(SavedTensors(path, layers), layers, cuts, degree, rank)
 
 
-def read_tied_state(path: Path, layers: Layers, ties: Sequence[Tie]) -> State:
+def read_tied_state(
+    path: Path,
+    layers: Layers,
+    ties: Sequence[Tie],
+    cuts: Mapping[str, TensorCut] = NO_CUTS,
+    degree: int = 1,
+    rank: int = 0,
+) -> State:
     """As `read_state`, of a model with ties; versions up to 0.2 saved what layers share with the first of them only.
 
     Args:
         path: as of `read_state`.
         layers: as of `read_state`.
         ties: of the model.
+        cuts: as of `read_state`.
+        degree: as of `read_state`.
+        rank: as of `read_state`.
     """
-    state = read_state(path, layers)
+    return tied_state(SavedTensors(path, layers), layers, ties, cuts, degree, rank)
+
+
+def tied_state(
+    saved: SavedTensors, layers: Layers, ties: Sequence[Tie], cuts: Mapping[str, TensorCut], degree: int, rank: int
+) -> State:
+    """As `read_tied_state`, of a checkpoint that was opened for these layers, and may be for others."""
+    state = _state_of(saved, layers, cuts, degree, rank)
     for one in ties:
         first, own = one.places[0]
         lacking = {
@@ -130,148 +134,19 @@ def read_tied_state(path: Path, layers: Layers, ties: Sequence[Tie]) -> State:
         }
         for layer, name in lacking.items():
             if f"{layer}.{name}" not in state:
-                saved = f"{first}.{own}"
-                shared = read_state(path, (first, first + 1)).items()
+                entry = f"{first}.{own}"
+                shared = read_state(saved.path, (first, first + 1), cuts, degree, rank).items()
                 state |= {
-                    f"{layer}.{name}{key.removeprefix(saved)}": value
+                    f"{layer}.{name}{key.removeprefix(entry)}": value
                     for key, value in shared
-                    if key == saved or key.startswith(f"{saved}/")
+                    if key == entry or key.startswith(f"{entry}/")
                 }
     return state
 
 
-def _header(layers: Layers, state: State) -> bytes:
-    """What stands before the tensors of a stage."""
-    for name, tensor in state.items():
-        _check_entry(name, layers, file_name(layers))
-        if tensor.dtype not in _DTYPES or tensor.layout != torch.strided or tensor.is_meta:
-            raise InvalidInputError(
-                f"{name}: safetensors hold no {tensor.layout} tensor of {tensor.dtype} on {tensor.device}",
-                where=file_name(layers),
-                fix="keep dense tensors of plain number types in parameters, buffers and optimizer state",
-            )
-    return _header_of(state, {})
-
-
-def _header_of(kinds: Mapping[str, torch.Tensor], more: dict[str, Any]) -> bytes:
-    """What stands before tensors: the length of a JSON object in 8 bytes, and the object, padded for alignment."""
-    entries, end = dict(more), 0
-    for name, tensor in kinds.items():
-        start, end = end, end + tensor.numel() * tensor.itemsize
-        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """A tensor's numbers in row-major order; not copied where they lie so on the host."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    data: memoryview = plain.reshape(-1).view(torch.uint8).numpy().data
-    return data
-
-
-def _read_file(path: Path, file: CheckpointFile, layers: Layers) -> State:
-    _check_bytes(path, file)
-    first, stop = layers
-    state: State = {}
-    try:
-        with _open(path) as tensors:
-            for name in tensors.keys():  # noqa: SIM118 (the file is no dict)
-                if first <= _check_entry(name, file.layers, str(path)) < stop:
-                    # The file stays mapped under its tensors; a copy does not change when the file does.
-                    state[name] = tensors.get_tensor(name).clone()
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        raise InvalidInputError(
-            f"the file is no safetensors file: {error}", where=str(path), fix="use another checkpoint"
-        ) from error
-    return state
-
-
-def _open(path: Path) -> Any:
-    return safe_open(path, framework="pt", device="cpu")
-
-
-def _check_bytes(path: Path, file: CheckpointFile) -> None:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest() if size == file.size_bytes else ""
-    except OSError as error:
-        raise InvalidInputError(
-            f"cannot read the file: {error.strerror or error}", where=str(path), fix="use another checkpoint"
-        ) from error
-    if sha256 != file.sha256:
-        found = "other bytes" if sha256 else f"{size} bytes instead of {file.size_bytes:.0f}"
-        raise InvalidInputError(
-            f"the file is not the one that was saved: it holds {found}", where=str(path), fix="use another checkpoint"
-        )
-
-
-def _check_entry(name: str, layers: Layers, where: str) -> int:
-    """The layer of a state's entry; InvalidInputError where it is not one of [first, stop)."""
-    found = _ENTRY.fullmatch(name)
-    if found is None or not layers[0] <= int(found[1]) < layers[1]:
-        raise InvalidInputError(
-            f"{name!r} names no tensor of layers [{layers[0]}, {layers[1]})",
-            where=where,
-            fix="names are <global layer>.<parameter or buffer>, then /<key> for optimizer state",
-        )
-    return int(found[1])
-
-
-# Whole checkpoints in the form of others.
-
-
-class SavedTensors:
-    """The tensors of a whole checkpoint, of which one at a time is in memory.
-
-    Args:
-        path: the checkpoint's folder.
-
-    Attributes:
-        manifest: what the folder says that it holds.
-        kinds: a tensor on the meta device for every entry of the state, `3.qkv.weight/exp_avg`.
-
-    Raises:
-        InvalidInputError: the checkpoint is partial, or a file is missing or not the one that was written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.manifest = read_manifest(path)
-        refuse_partial(path, self.manifest)
-        types = {name: dtype for dtype, name in _DTYPES.items()}
-        self._files: dict[str, Path] = {}
-        self.kinds: dict[str, torch.Tensor] = {}
-        for file in self.manifest.files:
-            _check_bytes(path / file.name, file)
-            with _open(path / file.name) as tensors:
-                for name in tensors.keys():  # noqa: SIM118 (the file is no dict)
-                    part = tensors.get_slice(name)
-                    self._files[name] = path / file.name
-                    self.kinds[name] = torch.empty(part.get_shape(), dtype=types[part.get_dtype()], device="meta")
-
-    def read(self, name: str) -> torch.Tensor:
-        """The value of an entry, in memory of its own."""
-        with _open(self._files[name]) as tensors:
-            value: torch.Tensor = tensors.get_tensor(name).clone()
-            return value
-
-
-def write_tensors(path: Path, kinds: Mapping[str, torch.Tensor], read: Callable[[str], torch.Tensor]) -> None:
-    """Write a safetensors file as others read it, one tensor after the other.
-
-    Args:
-        path: of the file.
-        kinds: tensors of the shapes and types that are to be written, the larger types first; their values are not
-            looked at.
-        read: gives the value of each, asked for in this order.
-
-    Raises:
-        OSError: the disk is full, or does not take the file.
-    """
-    header = _header_of(kinds, {"__metadata__": {"format": "pt"}})
-    write_durably(path, chain([header], (_bytes_of(read(name)) for name in kinds)))
+def _state_of(saved: SavedTensors, layers: Layers, cuts: Mapping[str, TensorCut], degree: int, rank: int) -> State:
+    names = sorted((name for name in saved.kinds if layer_of(name) in range(*layers)), key=layer_of)
+    return {name: saved.slice(name, cuts, degree, rank) for name in names}
 
 
 # The state of layers from the workers that have it to those that lack it.

@@ -393,7 +393,7 @@ class HeldStage:
         self._load_into(self.state_of(layers), state)
 
     def _load_into(self, own: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> None:
-        _check_same_kind(own, state)
+        check_same_kind(own, state)
         self._write(state)
 
     def prime_optimizer(self) -> None:
@@ -460,7 +460,7 @@ class HeldStage:
             if slot.name not in self._kept:
                 slot.entries.pop(slot.key, None)  # of what layers share the first has done it
                 self._stepping.drop_empty(slot.parameter)
-        _check_same_kind(self._stepped_state(), self._kept)
+        check_same_kind(self._stepped_state(), self._kept)
         self._write(self._kept)
         if self.blocks is not None:
             self.blocks.restore()
@@ -597,7 +597,7 @@ def _plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def _check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+def check_same_kind(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
     """Raise InvalidInputError for the first name, in our order and then in theirs, that does not fit."""
     for name, value in own.items():
         if name not in given:

@@ -39,15 +39,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.checkpoint import Checkpoint, missing_layers
-from ...schemas.documents import digest, type_adapter
-from ...schemas.errors import RtkError, RuntimeFailedError
+from ...schemas.documents import type_adapter
+from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import Examined, Measured
 from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
-from ..checkpoint import discard, prune, publish
 from ..program import (
     AllReduce,
     BeginSum,
@@ -61,6 +59,7 @@ from ..program import (
     lower,
     lower_rest,
 )
+from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import HUNG, LET_GO_S
 from ..resilience.protocol import (
@@ -72,7 +71,6 @@ from ..resilience.protocol import (
     Inquiry,
     LossesTold,
     MicrobatchLoss,
-    Publish,
     Published,
     Ready,
     Regroup,
@@ -108,7 +106,7 @@ from ..resilience.worker_rules import (
 )
 from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import Boundary, boundary_samples, like, zeros
-from .checkpoint import read_tied_state, take_over, write_part
+from .checkpoint import take_over
 from .connections import Connections
 from .data.provider import Provider
 from .evaluation import evaluate
@@ -124,7 +122,10 @@ from .progress import IterationProgress
 from .rank import Rank
 from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
+from .resharding import Shards
 from .resume import SumTaker
+from .saving import load_saved, publish_whole, save_part
+from .slice_sums import SliceSums
 from .task import Task
 from .team import Team, takes_all
 from .ties import ties_of, trained_together
@@ -401,6 +402,7 @@ class ResilientWorker:
         self._spans: list[Span] = []
         self._wants_spans = False
         self._clock_ahead_s = 0.0
+        self._shards = Shards(cores_here().machine) if task.shard_optimizer else None
         self._fitting = self._held  # the stage of the epoch's place, whose state may be still to come
         self._connections = Connections(task.secret, task.hostname)
         self._plane: Plane | None = None
@@ -497,9 +499,7 @@ class ResilientWorker:
             case EvaluateModel(iteration) | ReduceGradients(iteration):
                 return self._evaluate(iteration) if isinstance(action, EvaluateModel) else self._reduce(iteration)
             case FlushMessages(but_last):
-                unawaited = sum(isinstance(one, Send) for one in self._rank.instructions) if but_last else 0
-                self._rank.transport.flush(unawaited)
-                self._send_spans()
+                self._flush(but_last)
             case LeaveGroups():
                 self._leave_groups()
             case _:
@@ -524,8 +524,8 @@ class ResilientWorker:
                 iteration.step(terms)
             case UndoStep():
                 self._held.restore()
-            case SavePart(folder, iteration, layers):
-                return save_part(self._held, layers, folder, iteration)
+            case SavePart() as part:
+                return save_part(self._task, self._held, self._shares.tensors, part)
             case PublishWhole(message):
                 return publish_whole(self._task, len(self._boundaries) - 1, message)
         return None
@@ -548,7 +548,17 @@ class ResilientWorker:
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
-            lambda: reach(self._connections, self._task, epoch, program, rank, self._injection, self._now_s, rest),
+            lambda: reach(
+                self._connections,
+                self._task,
+                epoch,
+                program,
+                rank,
+                self._injection,
+                self._now_s,
+                rest,
+                self._shares.tensors,
+            ),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
@@ -593,7 +603,10 @@ class ResilientWorker:
             schedule=self._task.schedule,
             buffers=self._task.buffers,
             further=further,
+            is_sharded=self._task.shard_optimizer,
             share=self._task.share,
+            degree=self._task.degree,
+            cuts=self._shares.tensors,
         )
         held.expect(self._named)
         return held
@@ -612,16 +625,24 @@ class ResilientWorker:
         assert self._plane is not None
         held, before = self._fitting, self._held if self._rules.holds is not None else None
         copied: set[int] = set()
+        if self._shards is not None:
+            waits = partial(self._activity.be, "joining", "what others have", range(len(epoch.seats)))
+            program = self._program(epoch.plan)
+            wanted = [program.plan.layers_of(worker) for worker in program.workers]
+            self._shards.meet(epoch, rank, wanted, self._plane.direct, before, held, waits)
         if not epoch.nothing_committed:
             share = self._task.share
             copies = [copy for copy in epoch.copies if copy.ranks is None or share in copy.ranks]
             sources = {copy.source for copy in copies if copy.target == rank}
             waits = partial(self._activity.be, "joining", "copies", sources)
             copied = take_over(copies, rank, self._plane.direct, before, held, waits)
+            if self._shards is not None:
+                self._shards.begin(before, held)
+                if self._shards.ends_at_once:
+                    self._shards.end(held, waits)
         elif held is not before and epoch.resume is not None:  # else as the layers were made
-            held.prime_optimizer()
-            for layers in held.holds:
-                held.load_layers(layers, read_tied_state(Path(epoch.resume), layers, self._ties))
+            task, cuts = self._task, self._shares.tensors
+            load_saved(held, Path(epoch.resume), self._ties, cuts, task.degree, task.share)
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
         if epoch.nothing_committed:
@@ -647,6 +668,8 @@ class ResilientWorker:
         return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
+        layout = plane.layout
+        own = None if layout is None else layout.ranks_of(number)[self._task.share]
         return Rank(
             program,
             number,
@@ -664,7 +687,28 @@ class ResilientWorker:
             delegated=plane.delegated,
             transfers=plane.transfers,
             share=self._task.share,
+            layout=layout,
+            sums=None if layout is None or own is None else SliceSums(layout, own, self._held.gradients),
         )
+
+    def _flush(self, but_last: bool) -> None:
+        """Wait until others have what was sent, and have the parameters that they have stepped meanwhile."""
+        assert self._plane is not None
+        if but_last:
+            self._rank.transport.flush(sum(isinstance(one, Send) for one in self._rank.instructions))
+        if self._shards is not None:
+            self._end_copies()
+            if not self._shards.is_whole(self._held):
+                self._activity.be("waiting", "parameters", self._rank.program.peers(self._rank.number))
+                self._shards.gather(self._held, self._plane.direct)
+        if not but_last:
+            self._rank.transport.flush()
+        self._send_spans()
+
+    def _end_copies(self) -> None:
+        """Have the optimizer's state that was on its way since the epoch began."""
+        assert self._shards is not None
+        self._shards.end(self._held, partial(self._activity.be, "joining", "copies", self._shards.sources))
 
     def _go_by_plan(self) -> None:
         """What was left of an iteration is done, if there was such a one: from now on the plan says what to do."""
@@ -771,6 +815,8 @@ class ResilientWorker:
         iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)
         with self._in_step(partial(iteration.go_on_alone, takes_all)):
             iteration.reduce()
+        if self._shards is not None:
+            self._end_copies()
         self._activity.be("computing", "vote")
         (losses, stages), squares = losses_of(iteration), self._held.squared_norms(self._by_plan.first_held)
         norms = tuple((layer, square if isfinite(square) else None) for layer, square in sorted(squares.items()))
@@ -880,61 +926,6 @@ def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
 @lru_cache(maxsize=2)
 def _program_of_rest(plan: str, rest: Rest, ties: tuple[tuple[int, ...], ...]) -> Program:
     return lower_rest(plan_of(plan), rest, ties)
-
-
-# A worker's part in the job's checkpoints, of which resilience/membership.py is the coordinator's.
-
-
-CHECKPOINTS_KEPT = 3
-
-
-def save_part(held: HeldStage, layers: Layers, folder: str, iteration: int) -> Saved:
-    """Write a part of a checkpoint; gives what the coordinator is to hear of it.
-
-    Args:
-        held: the worker's stage.
-        layers: of it, whose state is to be saved.
-        folder: where.
-        iteration: how many iterations are done.
-    """
-    held.prime_optimizer()  # where all iterations were skipped, whoever resumes looks for its state
-    try:
-        return Saved(iteration, write_part(Path(folder), iteration, layers, held.state_of(layers)))
-    except RtkError as error:
-        return Saved(iteration, None, error.what)
-
-
-def publish_whole(task: Task, layers: int, message: Publish) -> Published:
-    """Make a checkpoint visible whose parts are all written, or discard it; gives what the coordinator is to hear.
-
-    Args:
-        task: what is trained.
-        layers: how many the model has.
-        message: the coordinator's; without parts there is nothing to make visible.
-    """
-    folder = Path(message.folder)
-    if not message.parts:
-        discard(folder, message.iteration)
-        return Published(message.iteration, None)
-    try:
-        manifest = Checkpoint(
-            iteration=message.iteration,
-            layers=layers,
-            plan=digest(task.plan),
-            seed=task.seed,
-            total_microbatches=task.plan.total_microbatches(),
-            files=message.parts,
-            job=task.settings,
-            missing=missing_layers(layers, (part.layers for part in message.parts)),
-            steps=message.taken,
-            row=task.batch.row_of(message.iteration) if isinstance(task.batch, Provider) else None,
-            hugging_face=task.names,
-        )
-        path = publish(folder, manifest)
-        prune(folder, CHECKPOINTS_KEPT)
-    except RtkError as error:
-        return Published(message.iteration, None, error.what)
-    return Published(message.iteration, str(path))
 
 
 # A worker's part in the examination of suspicious groups, between two iterations (cluster.py has the whole).

@@ -50,6 +50,7 @@ class Task:
         schedule: of the learning rates (schedules.py); None leaves them as the optimizer has them.
         buffers: what counts where peers' buffers differ (buffers.py).
         log_memory_bytes: of an iteration's messages to keep; None: all; 0: nothing of an iteration is kept at all.
+        shard_optimizer: whether peers share the optimizer's state.
         share: which of its worker's ranks this process is.
         cuts: how the layers are shared by the ranks of a worker; for a plan of several GPUs a worker.
     """
@@ -76,6 +77,7 @@ class Task:
     schedule: Schedule | None = None
     buffers: SharedBuffers = "lowest"
     log_memory_bytes: float | None = None
+    shard_optimizer: bool = False
     share: int = 0
     cuts: LayerCuts | None = None
 

@@ -121,6 +121,7 @@ asked = st.builds(
     min_lr_ratio=st.floats(0, 1),
     precision=st.sampled_from([None, "fp32", "bf16-master"]),
     random_weights=st.booleans(),
+    shard_optimizer=st.sampled_from([None, True, False]),
 )
 
 
@@ -130,4 +131,5 @@ def test_another_process_is_asked_the_same(config: TrainingConfig) -> None:
     config.check()
     params = command_of("run").make_context("run", ["plan.json", *config.arguments()], **CONTEXT).params
     given = {one.name: params[one.name] for one in fields(TrainingConfig) if one.name in params}
-    assert TrainingConfig(**given).settings() == config.settings()
+    asked = TrainingConfig(**given)
+    assert (asked.settings(), asked.shard_optimizer) == (config.settings(), config.shard_optimizer)

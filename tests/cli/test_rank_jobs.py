@@ -13,6 +13,7 @@ from rtk.planners.shape import Shape
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.timeline import Timeline
 from rtk.training import Training, load_script
 
 from ..ports import free_port
@@ -80,7 +81,7 @@ def undisturbed(folder: Path, iterations: int, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_rank_is_killed_and_another_one_joins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four processes are two workers; one of them dies, the other worker goes on, a new rank makes its worker whole
-    again, and losses are those of one process."""
+    again, losses are those of one process, and of each worker one rank tells what it computed."""
     run = ("run", "plan2.json", "--script", "own.py", "--iterations", "8", "--inject", "faults.jsonl", "--json")
     done = rtk_forked(*run, "--timeline", "t.json", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -88,8 +89,9 @@ def test_a_rank_is_killed_and_another_one_joins(folder: Path, monkeypatch: pytes
     losses = [one["loss"] for one in told if one["event"] == "iteration"]
     assert losses == pytest.approx(undisturbed(folder, 8, monkeypatch), rel=1e-12)
     assert [one["worker"] for one in told if one["event"] in ("failure", "join")] == ["1/0", "1/0"]
-    spans = json.loads((folder / "t.json").read_text())
-    assert {*spans["workers"]} == {"0/0", "1/0"} if "workers" in spans else True
+    spans = [(one.worker, one.op, one.iteration) for one in read_document(str(folder / "t.json"), Timeline).spans]
+    assert len(spans) == len({*spans})
+    assert {worker for worker, _, iteration in spans if iteration == 6} == {"0/0", "1/0"}
 
 
 def test_under_torchrun_a_rank_is_started_again(folder: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ from rtk.runners.checkpoint import (
     read_manifest,
     writing_folder,
 )
-from rtk.runners.torch.checkpoint import State, read_state, write_part
+from rtk.runners.torch.checkpoint import read_state, write_part
+from rtk.runners.torch.tensor_files import State
 from rtk.schemas.checkpoint import Checkpoint, CheckpointFile, missing_layers
 from rtk.schemas.documents import write_document
 from rtk.schemas.errors import InvalidInputError

@@ -338,8 +338,8 @@ def test_the_plan_is_asked_for_while_standings_come() -> None:
     seen: list[Any] = []
     handle = cluster.rules.handle
 
-    def watch(event: Any) -> Any:
-        instructions = handle(event)
+    def watch(*events: Any) -> Any:
+        instructions = handle(*events)
         seen.append([type(one.message) if isinstance(one, Tell) else type(one) for one in instructions])
         return instructions
 

@@ -95,6 +95,7 @@ TRAININGS = st.builds(
     evaluates_last=st.booleans(),
     forgets=st.sampled_from([0, 0, 30, 100]),
     regroups=st.sampled_from([True, True, False]),
+    is_sharded=st.booleans(),
 )
 
 

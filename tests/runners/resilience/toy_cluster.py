@@ -266,6 +266,7 @@ class ToyTraining:
         evaluates_last: whether there is one after the last.
         forgets: of 100 messages of an iteration, how many are not kept.
         regroups: whether workers tell what they have of an iteration.
+        is_sharded: whether peers share the optimizer's state; who holds what of it shows elsewhere.
     """
 
     counts: Mapping[int, float] = field(default_factory=dict)
@@ -275,6 +276,7 @@ class ToyTraining:
     evaluates_last: bool = False
     forgets: int = 0
     regroups: bool = True
+    is_sharded: bool = False
 
 
 SMALL_NORM = 0.125
@@ -559,7 +561,7 @@ class ToyCluster:
             worker.name,
             "store:1",
             plan,
-            {},
+            {"shard_optimizer": True} if self.training.is_sharded else {},
             worker.pid,
             not_before,
             returning,

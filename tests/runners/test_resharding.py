@@ -1,0 +1,209 @@
+"""Jobs whose peers share the optimizer's state: whoever is lost and comes, they train what one process trains."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rtk.profilers.models.gpt import language_model_loss
+from rtk.runners.resilience.protocol import Job
+from rtk.runners.torch.gathering import Gathering
+from rtk.runners.torch.resharding import Shards, StateLostError
+from rtk.runners.torch.resilient import ResilientWorker
+from rtk.runners.torch.stage_blocks import StageBlocks
+from rtk.schemas import blocks
+from rtk.schemas.blocks import BlockId, split_piece
+from rtk.schemas.plan import Place, Plan
+
+from .scripted import Died, ThreadJob, batches, layers, replan_with
+from .test_resilient_worker import job_of, slipstream
+
+Hook = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small layers have several blocks, of lengths that vectors divide."""
+    monkeypatch.setattr(blocks, "BLOCK", 1024)
+    yield
+
+
+def doubles() -> list[nn.Module]:
+    """The layers in float64, in which what is only rounding stays small."""
+    return [layer.double() for layer in layers()]
+
+
+def shared(job: ThreadJob, **more: Any) -> ThreadJob:
+    """The same job with a sharded optimizer, in float64."""
+    job.changes |= {"make_layers": doubles, "shard_optimizer": True, **more}
+    return job
+
+
+def alone(iterations: int, microbatches: int, clip_norm: float | None = None) -> tuple[list[float], dict[str, Any]]:
+    """One process: the losses, and the parameters in the end by their names in the state."""
+    made = doubles()
+    whole = nn.Sequential(*made)
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-4)
+    losses = []
+    for iteration in range(iterations):
+        optimizer.zero_grad()
+        parts = []
+        for inputs, targets in batches(microbatches)(iteration):
+            loss = language_model_loss(whole(inputs), targets) / microbatches
+            loss.backward()  # type: ignore[no-untyped-call]
+            parts.append(loss.item())
+        losses.append(sum(parts))
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(whole.parameters(), clip_norm)
+        optimizer.step()
+    return losses, dict(whole.named_parameters())
+
+
+def check_state(job: ThreadJob, parameters: dict[str, Any]) -> None:
+    """Parameters are those of one process, and of each block both holders have the same bits of all its state.
+
+    Whoever hears of the end before it has the others' parameters of the last step needs them no more.
+    """
+    owned: dict[BlockId, list[dict[str, torch.Tensor]]] = {}
+    for worker in job.workers.values():
+        own = blocks_of(worker)
+        for block in own.held:
+            owned.setdefault(block, []).append(own.values_of([block]) | own.state_of([block]))
+    assert owned.keys() == {block for worker in job.workers.values() for block in blocks_of(worker).sizes}
+    for block, copies in owned.items():
+        assert len(copies) == min(2, sum(block[0] in worker.held.numbers for worker in job.workers.values()))
+        for copy in copies:
+            assert copy.keys() == copies[0].keys()
+            assert all(torch.equal(copy[name], copies[0][name]) for name in copy)
+        for name, value in copies[0].items():
+            whole, span = split_piece(name)
+            if "/" not in whole:
+                wanted = parameters[whole].detach()
+                wanted = wanted if span is None else wanted.flatten()[slice(*span)]
+                torch.testing.assert_close(value, wanted, rtol=0, atol=1e-12)
+
+
+def blocks_of(worker: ResilientWorker) -> StageBlocks:
+    """Of a worker's stage."""
+    assert worker.held.blocks is not None
+    return worker.held.blocks
+
+
+def check(job: ThreadJob, iterations: int, microbatches: int, clip_norm: float | None = None) -> None:
+    """The job ends well, with what one process trains."""
+    finished = job.run()
+    assert finished.exit_code == 0, finished.reason
+    losses, parameters = alone(iterations, microbatches, clip_norm)
+    assert job.losses() == pytest.approx(losses, rel=0, abs=1e-12)
+    check_state(job, parameters)
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "staggered"])
+def test_deaths_change_nothing(technique: str) -> None:
+    """With deaths in both stages, one peer after the other, down to one that has all; clipped, so with every norm."""
+    deaths = ("1/0", 3), ("0/1", 5), ("2/0", 5), ("2/1", 8)
+    check(shared(job_of(slipstream(technique, 2, 3), 11, *deaths), clip_norm=0.5), 11, 6, 0.5)
+
+
+def test_a_newcomer_takes_its_share() -> None:
+    """One that takes a dead one's place holds its part of the state from then on, with the others' parameters."""
+    job = shared(job_of(slipstream("adaptive", 1, 4), 10, ("1/0", 2)))
+    job.start("1/0", not_before=6)
+    check(job, 10, 8)
+    assert [(one["worker"], one["iteration"]) for one in job.events("join")] == [("1/0", 6)]
+    held = [len(blocks_of(worker).held) for worker in job.workers.values()]
+    assert len(held) == 4
+    assert max(held) - min(held) <= 0.35 * max(held)
+
+
+def test_a_worker_takes_over_another_stage() -> None:
+    """One that moves gives the state of its blocks to those who stay, and has its part of the other stage's."""
+    plan = slipstream("adaptive", 2, 3)
+
+    def make(failed: frozenset[Place], may_move: bool) -> tuple[Plan, tuple[tuple[Place, Place], ...]]:
+        if failed == {(1, 0), (2, 0)} and may_move:
+            return slipstream("adaptive", 2, 3, frozenset({(1, 0), (2, 1)})), (((2, 1), (2, 0)),)
+        return slipstream("adaptive", 2, 3, failed), ()
+
+    check(shared(ThreadJob(plan, Job(plan, 12), replan_with(plan, make), {("1/0", 3), ("2/0", 5)})), 12, 6)
+
+
+class Moment:
+    """Of calls of a method, by which worker and at which of them something else is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
+        self._calls: dict[str, int] = {}
+        self._then: dict[tuple[str, int], Callable[[], None]] = {}
+        original = getattr(owner, method)
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            name = threading.current_thread().name.removeprefix("worker ")
+            self._calls[name] = self._calls.get(name, 0) + 1
+            self._then.get((name, self._calls[name]), lambda: None)()
+            return original(*arguments, **more)
+
+        monkeypatch.setattr(owner, method, call)
+
+    def die(self, name: str, number: int) -> None:
+        """A worker dies before its call of this number, which begins with 1."""
+
+        def end() -> None:
+            raise Died
+
+        self._then[name, number] = end
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "staggered"])
+def test_a_death_while_parameters_are_gathered(technique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some peers have the dead one's parameters of the step, and others not: all have them from its buddies."""
+    Moment(monkeypatch, Gathering, "run").die("1/0", 4)
+    check(shared(job_of(slipstream(technique, 2, 3), 8)), 8, 6)
+
+
+def test_a_death_in_the_midst_of_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second worker dies while blocks of the first one are on their way: what others had before still counts."""
+    moment = Moment(monkeypatch, Shards, "end")
+    job = shared(job_of(slipstream("adaptive", 1, 5), 8, ("1/0", 3)))
+    moment.die("2/0", 3 + 3 + 1)  # of each iteration before, at its vote and at its end
+    check(job, 8, 10)
+    assert len(job.events("failure")) == 2
+
+
+def test_both_holders_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends, and says of which layers the state is lost."""
+    job = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3)))
+    finished = job.begin()
+    finished.join(60)
+    assert any(isinstance(one, StateLostError) and "layers 0" in one.what for one in job.failures)
+    assert not finished.is_alive()
+
+
+def test_a_buddy_is_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four workers on two machines both of one may be lost at once."""
+    machines = {"0/0": "a", "1/0": "a", "2/0": "b", "3/0": "b"}
+    original = Shards.__init__
+
+    def here(self: Shards, unit: str) -> None:
+        original(self, machines[threading.current_thread().name.removeprefix("worker ")])
+
+    monkeypatch.setattr(Shards, "__init__", here)
+    check(shared(job_of(slipstream("adaptive", 1, 4), 8, ("2/0", 3), ("3/0", 3))), 8, 8)
+
+
+def test_without_deaths_it_is_the_replicated_run_to_the_last_bit() -> None:
+    """In float32, with the same sums."""
+    runs = []
+    for is_sharded in (False, True):
+        job = job_of(slipstream("adaptive", 1, 3), 5)
+        job.changes |= {"shard_optimizer": is_sharded}
+        assert job.run().exit_code == 0
+        runs.append(job)
+    wanted, own = runs[0].workers["0/0"].held.state(), blocks_of(runs[1].workers["0/0"])
+    assert runs[0].losses() == runs[1].losses()
+    for name, value in (own.values_of(own.held) | own.state_of(own.held)).items():
+        entry, span = split_piece(name)
+        one = wanted[entry]
+        assert torch.equal(value, one if span is None or one.dim() == 0 else one.flatten()[slice(*span)])
