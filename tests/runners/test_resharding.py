@@ -22,7 +22,10 @@ from rtk.schemas.blocks import BlockId, split_piece
 from rtk.schemas.plan import Place, Plan
 
 from .processes import ProcessJob, single_process
+from .ranked import RankedJob
+from .ranked import plan_of as ranked_plan
 from .scripted import Died, ThreadJob, batches, layers, plan_of, replan_with
+from .test_ranked_survival import assert_exact, event, killed
 from .test_resilient_worker import job_of, slipstream
 from .test_survival import FOREVER, TRAINING, Story
 from .test_survival import plan_of as process_plan
@@ -48,7 +51,9 @@ def shared(job: ThreadJob, **more: Any) -> ThreadJob:
     return job
 
 
-def alone(iterations: int, microbatches: int, clip_norm: float | None = None) -> tuple[list[float], dict[str, Any]]:
+def alone(
+    iterations: int, microbatches: int, clip_norm: float | None = None, skip: tuple[int, ...] = ()
+) -> tuple[list[float], dict[str, Any]]:
     """One process: the losses, and the parameters in the end by their names in the state."""
     made = doubles()
     whole = nn.Sequential(*made)
@@ -64,7 +69,8 @@ def alone(iterations: int, microbatches: int, clip_norm: float | None = None) ->
         losses.append(sum(parts))
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(whole.parameters(), clip_norm)
-        optimizer.step()
+        if iteration not in skip:
+            optimizer.step()
     return losses, dict(whole.named_parameters())
 
 
@@ -256,3 +262,33 @@ def test_processes_that_are_killed_and_replaced() -> None:
     assert job.processes["3/0"].exitcode == 5
     losses = job.losses()
     assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-6)
+
+
+def test_ranks_of_workers_share_each_its_slices() -> None:
+    """Of 3 workers of 2 ranks, each of which has blocks of its slices, one rank is killed and replaced."""
+    with RankedJob(ranked_plan(1, 3, 1, 2), 24, is_sharded=True) as job:
+        job.wait_for_iteration(3)
+        at = killed(job, "1/0:1", 0.02)
+        job.start("1/0:1")
+        job.wait_for(event("join", worker="1/0"), since=at)
+        assert_exact(job)
+
+
+def test_a_step_that_is_undone() -> None:
+    """With a staggered optimizer, after a loss that is not finite: others' parameters of that step are fetched anew."""
+    marked = [batches(6)(iteration)[number][1] for iteration, number in ((3, 1), (5, 0))]
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        factor = float("inf") if any(torch.equal(target, one) for one in marked) else 1.0
+        return language_model_loss(output, target) * factor
+
+    job = shared(job_of(slipstream("staggered", 2, 3), 8, ("1/1", 1)))
+    job.loss = loss
+    finished = job.run()
+    assert finished.exit_code == 0, finished.reason
+    assert [one["iteration"] for one in job.events("iteration") if one["skipped"]] == [3, 5]
+    wanted, parameters = alone(8, 6, skip=(3, 5))
+    assert [n for n, one in enumerate(job.losses()) if one is None] == [3, 5]
+    told = [(one, two) for one, two in zip(job.losses(), wanted, strict=True) if one is not None]
+    assert [one for one, _ in told] == pytest.approx([two for _, two in told], rel=0, abs=1e-12)
+    check_state(job, parameters)
