@@ -16,7 +16,7 @@ from ...schemas.slices import CUT, TensorCut
 from .gpt import language_model_loss
 from .load import default_loss
 from .model import LossInFloat32
-from .sharding import TensorParallelPlan, check_share, cuts_of, divided, tensor_cut
+from .sharding import TensorParallelPlan, check_share, cuts_of, divided, key_value_heads, tensor_cut
 
 # Norms of single heads, whole on every rank, which has gradients of its own heads only.
 HEAD_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
@@ -56,16 +56,21 @@ class ModelCuts:
     def tensors(self, layer: nn.Module) -> dict[str, TensorCut]:
         """How the parameters of a whole layer that are cut are divided, by their names; others are whole."""
         found = {}
-        for name, cut in ({} if self._plan is None else cuts_of(layer, self._plan)).items():
+        cuts = {} if self._plan is None else cuts_of(layer, self._plan)
+        heads = key_value_heads(layer, cuts)
+        for name, cut in cuts.items():
             module = layer.get_submodule(name)
             for kind, _ in module.named_parameters(recurse=False):
-                how = tensor_cut(name, module, cut, kind)
+                how = tensor_cut(name, module, cut, kind, heads.get(name))
                 if how is not None:
                     found[f"{name}.{kind}".lstrip(".")] = how
         return found
 
     def cut(self, layer: nn.Module, group: TensorGroup) -> nn.Module:
         """What a rank has of a layer: it gives what the layer gives, and what it learns is the layer's slice.
+
+        Where ranks repeat a key-value head each has the gradients of its own queries only; who sums the gradients of
+        peers sums these as well (`TensorCut.most`), so that W waits for nobody.
 
         Args:
             layer: whole, with its values; it stays as it is.

@@ -37,6 +37,8 @@ HEAD_COUNTS = {
     **dict.fromkeys(("heads", "num_heads", "num_attention_heads", "n_heads", "n_head"), "heads"),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads"), "key-value heads"),
 }
+# Attributes that say how many heads of queries share one of keys and values.
+REPEATS = ("num_key_value_groups", "n_rep")
 # Further attributes of classes that are divided with their matrices.
 WIDTHS = {"GPT2Attention": ("split_size",)}
 # Modules that are several matrices side by side, each of which is cut.
@@ -58,6 +60,7 @@ def shard_of(layer: nn.Module, degree: int, plan: TensorParallelPlan | None, ran
     layer cut by vocabulary and no embedding gives out its part of the logits (`share_loss`). Its weights are the
     layer's at their places, so that the sums of all ranks' parts give what the layer gives; rank 0 adds the bias of a
     matrix cut by rows, and others add zeros. A vocabulary that the degree does not divide is filled up with zeros.
+    Where there are more ranks than key-value heads, several have the same one.
 
     Args:
         layer: any module with nn.Linear, nn.Embedding or transformers' Conv1D (GPT-2) in it, on any device.
@@ -98,20 +101,54 @@ def divided(layer: nn.Module, cuts: Mapping[str, Cut], degree: int, rank: int, a
     # about when it is copied.
     held = [value for module in layer.modules() for value in vars(module).values()]
     instead: dict[int, Any] = {id(value): value for value in held if isinstance(value, TreeSpec)}
+    heads = key_value_heads(layer, cuts)
     for name, cut in cuts.items():
         module = layer.get_submodule(name)
         for kind, parameter in module.named_parameters(recurse=False):
-            own = _own_part(parameter.detach(), tensor_cut(name, module, cut, kind), degree, rank, alone)
+            own = _own_part(
+                parameter.detach(), tensor_cut(name, module, cut, kind, heads.get(name)), degree, rank, alone
+            )
             instead[id(parameter)] = nn.Parameter(own, requires_grad=parameter.requires_grad)
     share = copy.deepcopy(layer, instead)
     for holder, attribute in _counted(share, cuts):
-        setattr(holder, attribute, getattr(holder, attribute) // degree)
+        setattr(holder, attribute, max(1, getattr(holder, attribute) // degree))
+    for parent, count in {name.rpartition(".")[0]: count for name, count in heads.items() if degree > count}.items():
+        attention = share.get_submodule(parent)
+        for attribute in REPEATS:
+            if isinstance(getattr(attention, attribute, None), int):
+                setattr(attention, attribute, getattr(attention, attribute) * count // degree)
     for name in cuts:
         _correct_sizes(share.get_submodule(name))
     return share
 
 
-def tensor_cut(name: str, module: nn.Module, cut: Cut, kind: str) -> TensorCut | None:
+def key_value_heads(layer: nn.Module, cuts: Mapping[str, Cut]) -> dict[str, int]:
+    """How many heads matrices of keys and values have, by name, where they are fewer than those of queries.
+
+    They are told by what they give out: so many times less than the matrix of queries beside them.
+
+    Args:
+        layer: whole.
+        cuts: what `cuts_of` found.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    for holder, attribute, parent in _counting(layer, cuts, with_config=True):
+        counts.setdefault(parent, {}).setdefault(HEAD_COUNTS.get(attribute, attribute), getattr(holder, attribute))
+    found: dict[str, int] = {}
+    for parent, count in counts.items():
+        heads, fewer = count.get("heads", 0), count.get("key-value heads", 0)
+        outputs = {
+            name: layer.get_submodule(name).get_parameter("weight").shape[0]
+            for name, cut in cuts.items()
+            if cut == "colwise" and name.rpartition(".")[0] == parent
+        }
+        if 0 < fewer < heads:
+            queries = max(outputs.values())
+            found |= {name: fewer for name, size in outputs.items() if size * heads == queries * fewer}
+    return found
+
+
+def tensor_cut(name: str, module: nn.Module, cut: Cut, kind: str, heads: int | None = None) -> TensorCut | None:
     """How a parameter of a module that is cut is divided; None for a bias of a sum, which is whole.
 
     Args:
@@ -119,12 +156,13 @@ def tensor_cut(name: str, module: nn.Module, cut: Cut, kind: str) -> TensorCut |
         module: whole.
         cut: the module's.
         kind: "weight" or "bias".
+        heads: of a matrix of keys or values, where they are fewer than those of queries.
     """
     parts = SIDE_BY_SIDE.get(name.rpartition(".")[2], 1) if cut == "colwise" else 1
     if kind != "weight" and cut == "rowwise":
         return None
     dimension = _dimensions(module)[cut] if kind == "weight" else 0
-    return TensorCut(dimension, module.get_parameter(kind).shape[dimension], parts)
+    return TensorCut(dimension, module.get_parameter(kind).shape[dimension], parts, heads)
 
 
 def check_share(layer: nn.Module, degree: int, plan: TensorParallelPlan | None) -> dict[str, Cut]:
@@ -150,16 +188,18 @@ def check_share(layer: nn.Module, degree: int, plan: TensorParallelPlan | None) 
             where="the tensor-parallel plan",
             fix="cut the first matrix of a layer colwise and the last one rowwise",
         )
+    fewer = key_value_heads(layer, cuts)
     for holder, attribute in _counted(layer, cuts, with_config=True):
-        if attribute in HEAD_COUNTS:
-            _require_divisor(degree, getattr(holder, attribute), HEAD_COUNTS[attribute])
+        of, count = HEAD_COUNTS.get(attribute), getattr(holder, attribute)
+        if of is not None and not (of == "key-value heads" and fewer and degree % count == 0):
+            _require_divisor(degree, count, of, or_multiple=of == "key-value heads" and bool(fewer))
     for name, cut in cuts.items():
         module = layer.get_submodule(name)
         if cut != "vocabulary":
             side = "outputs" if cut == "colwise" else "inputs"
             parts = SIDE_BY_SIDE.get(name.rpartition(".")[2], 1) if cut == "colwise" else 1
             size = module.get_parameter("weight").shape[_dimensions(module)[cut]] // parts
-            _require_divisor(degree, size, f"{side} of {_called(name, module)}")
+            _require_divisor(min(degree, fewer.get(name, degree)), size, f"{side} of {_called(name, module)}")
     return cuts
 
 
@@ -286,22 +326,29 @@ def _dimensions(module: nn.Module) -> dict[Cut, int]:
     return {}
 
 
-def _require_divisor(degree: int, count: int, of: str) -> None:
+def _require_divisor(degree: int, count: int, of: str, *, or_multiple: bool = False) -> None:
     if count % degree:
         raise InvalidInputError(
-            f"degree {degree} does not divide the {count} {of}", where="--tp", fix=f"take a divisor of {count}"
+            f"degree {degree} does not divide the {count} {of}",
+            where="--tp",
+            fix=f"take a divisor {'or a multiple ' if or_multiple else ''}of {count}",
         )
 
 
 def _counted(layer: nn.Module, cuts: Mapping[str, Cut], with_config: bool = False) -> Iterator[tuple[Any, str]]:
     """The attributes, with whom they belong to, that count what the matrices cut by columns give out."""
+    return ((holder, attribute) for holder, attribute, _ in _counting(layer, cuts, with_config))
+
+
+def _counting(layer: nn.Module, cuts: Mapping[str, Cut], with_config: bool) -> Iterator[tuple[Any, str, str]]:
+    """The same with the name of the module in which these matrices are."""
     for parent in {name.rpartition(".")[0]: None for name, cut in cuts.items() if cut == "colwise"}:
         module = layer.get_submodule(parent)
         holders = [module, getattr(module, "config", None)] if with_config else [module]
         for holder in holders:
             for attribute in (*HEAD_COUNTS, *WIDTHS.get(type(holder).__name__, ())):
                 if isinstance(getattr(holder, attribute, None), int):
-                    yield holder, attribute
+                    yield holder, attribute, parent
 
 
 def _own_part(whole: torch.Tensor, cut: TensorCut | None, degree: int, rank: int, alone: bool) -> torch.Tensor:

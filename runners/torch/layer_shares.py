@@ -37,9 +37,10 @@ class LayerShares:
         self._cuts, self._group = cuts if group.degree > 1 else None, group
         self.tensors: dict[str, TensorCut] = {}
         self.ties: Sequence[Tie] = ties
-        if self._cuts is not None:
+        if cuts is not None:  # others of this job may be of another degree
             for number, layer in enumerate(layers):
-                self.tensors |= {f"{number}.{name}": cut for name, cut in self._cuts.tensors(layer).items()}
+                self.tensors |= {f"{number}.{name}": cut for name, cut in cuts.tensors(layer).items()}
+        if self._cuts is not None:
             self.ties = cut_ties(ties, layers, self._cuts)
 
     def of(self, layers: Sequence[nn.Module], held: Sequence[Layers]) -> list[nn.Module]:

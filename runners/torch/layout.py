@@ -19,7 +19,7 @@ from .nccl import Channel
 from .transport import Transport
 
 
-class Ranks(tuple[int, ...]):
+class RankTuple(tuple[int, ...]):
     """A group that is told by ranks, where else groups are told by workers."""
 
 
@@ -149,11 +149,11 @@ class GroupedTransport:
             self._inner.deliver(tag, target, tensor)
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """Sum over the ranks of these workers that hold the same slices, or over `Ranks`."""
+        """Sum over the ranks of these workers that hold the same slices, or over `RankTuple`."""
         self._inner.all_reduce(self._ranks(group), tensor)
 
     def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
-        """As the inner transport, over the ranks that hold the same slices, or over `Ranks`."""
+        """As the inner transport, over the ranks that hold the same slices, or over `RankTuple`."""
         self._inner.begin_sum(self._ranks(group), tensor)
 
     def end_sums(self) -> None:
@@ -173,7 +173,7 @@ class GroupedTransport:
         self._inner.close()
 
     def _ranks(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        return group if isinstance(group, Ranks) else self._layout.group_of(self._rank, group)
+        return group if isinstance(group, RankTuple) else self._layout.group_of(self._rank, group)
 
 
 def points_of(seats: Sequence[RankAssignment]) -> list[MeetingPoint]:

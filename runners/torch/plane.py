@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import torch
 
 from ...schemas.plan import delay_at_home_s
+from ...schemas.slices import TensorCut
 from ..program import Program, RankPair, Receive, Send, Sending, delegated_pairs, sends_of
 from ..resilience.protocol import Epoch, RankAssignment, Regroup
 from .connections import Connections
@@ -14,10 +16,10 @@ from .delegates import STALL_S, Delegates
 from .detours import Detours
 from .faults import DelayedTransport, Injection
 from .gloo import Sidestep
-from .iteration import groups_of
 from .layout import GroupedTransport, RankLayout, points_of
 from .probe import Probes
 from .rendezvous import all_answer, meet
+from .slice_sums import cuts_in, slice_groups
 from .staging import HostStaging
 from .task import Task
 from .team import Team
@@ -38,6 +40,7 @@ class Plane:
         transfers: the samples that an iteration takes.
         probes: of delegated links that the plan does not use.
         team: the ranks of this worker, where it has several.
+        layout: of all ranks, where workers have several.
     """
 
     transport: Transport
@@ -46,6 +49,7 @@ class Plane:
     transfers: Transfers
     probes: Probes | None = None
     team: Team | None = None
+    layout: RankLayout | None = None
 
     @classmethod
     def over(
@@ -89,7 +93,7 @@ class Plane:
         if layout is not None:
             transport, direct = (GroupedTransport(one, layout, own) for one in (transport, direct))
         probes = Probes(direct, probed, names, now_s) if probed else None
-        return cls(transport, direct, delegated, transfers, probes, team)
+        return cls(transport, direct, delegated, transfers, probes, team, layout)
 
     def begin(self, iteration: int) -> None:
         """An iteration begins."""
@@ -189,6 +193,7 @@ def reach(
     faults: Injection,
     now_s: Callable[[], float],
     rest: Program | None = None,
+    tensors: Mapping[str, TensorCut] = MappingProxyType({}),
 ) -> Plane:
     """Meet the other ranks, and get ready to send to each, some of them over a third one.
 
@@ -201,6 +206,7 @@ def reach(
         faults: which links a trace slows down.
         now_s: the workers' clock.
         rest: what is left of the epoch's first iteration; None: it is done by the plan.
+        tensors: how what the ranks of a worker share is cut, by names in the state, of all layers.
 
     Raises:
         RuntimeFailedError: a rank is not reached.
@@ -211,7 +217,7 @@ def reach(
     team = _team(connections, epoch, layout.ranks_of(rank), points, task.share)
     try:
         detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
-        groups = {layout.group_of(own, group) for group in groups_of(program.instructions[rank])}
+        groups = slice_groups(layout, own, program.reduction(rank), partial(cuts_in, tensors))
         apart = layout.pairs([*detoured, *aside])
         inner = connections.transport(epoch.epoch, points, own, groups, apart, _sidesteps(task, epoch, layout, own))
         direct = _behind_links(task, inner, [names[worker] for worker, _ in layout.seats], faults)

@@ -25,7 +25,7 @@ from ..program import (
 from ..simulator import name_of_operation, share_of
 from .gathering import Gathering
 from .held_stage import HeldStage
-from .layout import RankLayout, Ranks
+from .layout import RankLayout, RankTuple
 from .slice_sums import SlicedVector, SliceSums
 from .transport import Tags, Transfers, Transport
 from .trees import Tree, floating, message_like, own_tensors
@@ -121,7 +121,7 @@ class Rank:
     @property
     def everyone(self) -> tuple[int, ...]:
         """The group of all ranks."""
-        return Ranks(range(len(self.program.workers) if self.layout is None else self.layout.size))
+        return RankTuple(range(len(self.program.workers) if self.layout is None else self.layout.size))
 
     def sliced(self, part: GradientBucket) -> Sequence[SlicedVector] | None:
         """How each view of a part's gradients is summed; None where it is summed as it is."""

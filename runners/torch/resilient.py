@@ -125,6 +125,7 @@ from .rendezvous import SupersededError, connect, in_thread
 from .resharding import Shards
 from .resume import SumTaker
 from .saving import BlockHoldings, load_saved, publish_whole, save_part
+from .slice_sums import SliceSums
 from .task import Task
 from .team import Team, takes_all
 from .ties import ties_of, trained_together
@@ -547,7 +548,17 @@ class ResilientWorker:
         self._fitting = held
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
         self._plane = connect(
-            lambda: reach(self._connections, self._task, epoch, program, rank, self._injection, self._now_s, rest),
+            lambda: reach(
+                self._connections,
+                self._task,
+                epoch,
+                program,
+                rank,
+                self._injection,
+                self._now_s,
+                rest,
+                self._shares.tensors,
+            ),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
@@ -594,6 +605,8 @@ class ResilientWorker:
             further=further,
             is_sharded=self._task.shard_optimizer,
             share=self._task.share,
+            degree=self._task.degree,
+            cuts=self._shares.tensors,
         )
         held.expect(self._named)
         return held
@@ -659,6 +672,8 @@ class ResilientWorker:
         return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
+        layout = plane.layout
+        own = None if layout is None else layout.ranks_of(number)[self._task.share]
         return Rank(
             program,
             number,
@@ -676,6 +691,8 @@ class ResilientWorker:
             delegated=plane.delegated,
             transfers=plane.transfers,
             share=self._task.share,
+            layout=layout,
+            sums=None if layout is None or own is None else SliceSums(layout, own, self._held.gradients),
         )
 
     def _flush(self, but_last: bool) -> None:

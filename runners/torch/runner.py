@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import permutations
 from math import fsum, isfinite
 
@@ -42,7 +43,7 @@ from .groups import SILENCE, PrefixStore, Store, TCPStore
 from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
-from .layout import GroupedTransport, RankLayout, Ranks
+from .layout import GroupedTransport, RankLayout, RankTuple
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .optimizers import shards_optimizer
 from .plane import delegated_peers, stall_limit_s
@@ -52,7 +53,7 @@ from .rank_group import RankGroup
 from .recut import State, recut
 from .refusals import Refusals
 from .schedules import Schedule
-from .slice_sums import SliceSums
+from .slice_sums import SliceSums, cuts_in, slice_groups
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
@@ -159,7 +160,7 @@ class PlanRunner:
         self.spans: list[Span] = []
         self._program = program
         self._layout = layout if layout.size > len(program.workers) else None
-        self._everyone = Ranks(range(layout.size))
+        self._everyone = RankTuple(range(layout.size))
         self._store = environment_store() if store is None else store
         name = self.worker.name if self._layout is None else f"{self.worker.name}, its rank {self.share},"
         self._refusals = Refusals(self._store, self.rank, layout.size, name)
@@ -198,7 +199,6 @@ class PlanRunner:
                 cuts=self._cuts,
                 is_sharded=is_sharded,
             )
-            self._sums = None if self._layout is None else SliceSums(self._layout, self.rank, self._held.gradients)
             blocks = self._held.blocks
             self._gathering = None if blocks is None else Gathering.dealt(blocks, program, self._number)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
@@ -353,10 +353,11 @@ class PlanRunner:
 
     def _cut(self, layers: Sequence[nn.Module], cuts: LayerCuts) -> list[nn.Module]:
         """The layers, of those of this worker what this rank has of them; the whole ones are not kept."""
+        for number, layer in enumerate(layers):
+            self._cuts |= {f"{number}.{name}": one for name, one in cuts.tensors(layer).items()}
         found = list(layers)
         for own in self.plan.layers_of(self.worker):
             for number in range(*own):
-                self._cuts |= {f"{number}.{name}": one for name, one in cuts.tensors(found[number]).items()}
                 found[number] = cuts.cut(found[number], self._group)
         return found
 
@@ -366,9 +367,10 @@ class PlanRunner:
         if self._gathering is not None:
             every = (peers_of(self._program, number) for number in range(len(self._program.workers)))
             pairs |= {pair for one in every for workers in one.values() for pair in permutations(workers, 2)}
-        if self._layout is not None and self._sums is not None:
+        if self._layout is not None:
             own = self._layout.ranks_of(self._number)
-            groups = self._sums.groups(self._program.reduction(self._number)) | {own}
+            reduction = self._program.reduction(self._number)
+            groups = slice_groups(self._layout, self.rank, reduction, partial(cuts_in, self._cuts)) | {own}
             peers = self._layout.partners_of(self.rank, sorted(peers))
             pairs = self._layout.channels(pairs)
         groups.add(self._everyone)
@@ -448,7 +450,7 @@ class PlanRunner:
             share=self.share,
             layout=self._layout,
             gathering=self._gathering,
-            sums=self._sums,
+            sums=None if self._layout is None else SliceSums(self._layout, self.rank, held.gradients),
         )
 
     def now_s(self) -> float:

@@ -7,24 +7,26 @@ but what two have in common. What is whole is summed by itself, over as many gro
 degree, alike in each, so that all of them get the same bits; a rank that is in several takes it once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from ...schemas.plan import Layers
-from ...schemas.slices import Seat, place_of, shared_slices
+from ...schemas.slices import Seat, TensorCut, place_of, shared_slices
 from ..program import AllReduce
 from .gradients import FlatGradients, Segment
-from .layout import RankLayout, Ranks
+from .held_stage import layer_of
+from .layout import RankLayout, RankTuple
 
 Seats = tuple[Seat, ...]
-SumOver = Callable[[Ranks, torch.Tensor], None]  # sums a tensor over ranks, or begins to
+SumOver = Callable[[RankTuple, torch.Tensor], None]  # sums a tensor over ranks, or begins to
 Finish = Callable[[torch.Tensor], None]  # puts what was summed into a vector, once all sums are there
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _SlicePart:
     """A part of a tensor in a flat vector: `length` indices along a dimension, from `first`."""
 
     segment: Segment
@@ -48,18 +50,19 @@ class SlicedVector:
     """
 
     def __init__(
-        self, segments: Sequence[Segment], degrees: Sequence[int], own: Seat, ranks_at: Callable[[Seats], Ranks]
+        self, segments: Sequence[Segment], degrees: Sequence[int], own: Seat, ranks_at: Callable[[Seats], RankTuple]
     ) -> None:
-        found: dict[tuple[bool, Seats], list[_Piece]] = {}
+        found: dict[tuple[bool, Seats], list[_SlicePart]] = {}
         for segment in segments:
-            for holders, first, length in _holders(segment, degrees, own):
-                dimension = 0 if segment.cut is None else segment.cut.dimension
-                found.setdefault((segment.cut is None, holders), []).append(_Piece(segment, dimension, first, length))
+            whole, dimension = segment.cut is None, 0 if segment.cut is None else segment.cut.dimension
+            for holders, first, length in _holders(segment.cut, degrees, own):
+                piece = _SlicePart(segment, dimension, first, segment.size if whole else length)
+                found.setdefault((whole, holders), []).append(piece)
         # All ranks sum in this order, so none wait for each other.
         self._messages = [(ranks_at(seats), found[whole, seats]) for whole, seats in sorted(found)]
 
     @property
-    def groups(self) -> list[Ranks]:
+    def groups(self) -> list[RankTuple]:
         """The ranks that sum each message, this one among them."""
         return [ranks for ranks, _ in self._messages]
 
@@ -82,19 +85,64 @@ class SlicedVector:
         return finish
 
 
-def _holders(segment: Segment, degrees: Sequence[int], own: Seat) -> Iterator[tuple[Seats, int, int]]:
+def _holders(cut: TensorCut | None, degrees: Sequence[int], own: Seat) -> Iterator[tuple[Seats, int, int]]:
     """Who sums each part of a tensor that a rank has, where it begins there along the cut, and how long it is."""
-    if segment.cut is None:
+    if cut is None:
         most = max(degrees)
         for share in range(most):
             holders = tuple((worker, share * degree // most) for worker, degree in enumerate(degrees))
             if own in holders:
-                yield holders, 0, segment.size
+                yield holders, 0, 0
         return
-    for one in shared_slices(segment.cut, degrees):
+    for one in shared_slices(cut, degrees):
         if own in one.holders:
             first, stop = one.span
-            yield one.holders, place_of(segment.cut, degrees[own[0]], own[1], first), stop - first
+            yield one.holders, place_of(cut, degrees[own[0]], own[1], first), stop - first
+
+
+def slice_groups(
+    layout: RankLayout, rank: int, reduction: AllReduce, cuts: Callable[[Iterable[int]], Collection[TensorCut]]
+) -> set[tuple[int, ...]]:
+    """The ranks with which a rank sums gradients, by groups; some may not be needed.
+
+    Args:
+        layout: the ranks of all workers.
+        rank: this one.
+        reduction: of its worker.
+        cuts: of what is cut in some of the model's layers.
+    """
+    sums = [(part.ranks, cuts(range(*part.layers))) for part in reduction.parts]
+    sums += [(tie.ranks, cuts(tie.layers)) for tie in reduction.ties]
+    found: set[tuple[int, ...]] = set()
+    for workers, divided in sums:
+        degrees, own = _degrees(layout, rank, workers)
+        if _are_alike(degrees, divided):
+            found.add(layout.group_of(rank, workers))
+        else:
+            for cut in {None, *divided}:
+                found.update(_ranks_at(layout, workers, holders) for holders, _, _ in _holders(cut, degrees, own))
+    return found
+
+
+def cuts_in(tensors: Mapping[str, TensorCut], layers: Iterable[int]) -> set[TensorCut]:
+    """Of what is cut by name in a state, those in some of the model's layers."""
+    wanted = set(layers)
+    return {cut for name, cut in tensors.items() if layer_of(name) in wanted}
+
+
+def _degrees(layout: RankLayout, rank: int, workers: Sequence[int]) -> tuple[list[int], Seat]:
+    """Of workers that sum, and which of them, and of its ranks, this one is."""
+    worker, share = layout.seats[rank]
+    return [layout.degrees[one] for one in workers], (workers.index(worker), share)
+
+
+def _are_alike(degrees: Sequence[int], cuts: Iterable[TensorCut]) -> bool:
+    """Whether ranks of one number hold the same of everything, and no others do."""
+    return len(set(degrees)) == 1 and all(cut.copies(degrees[0]) == 1 for cut in cuts)
+
+
+def _ranks_at(layout: RankLayout, workers: Sequence[int], seats: Seats) -> RankTuple:
+    return RankTuple(layout.ranks_of(workers[place])[share] for place, share in seats)
 
 
 class SliceSums:
@@ -118,16 +166,6 @@ class SliceSums:
         """The same of what layers share."""
         return self._sliced(("tie", *layers), workers, lambda: self._gradients.segments_of_tie(layers))
 
-    def groups(self, reduction: AllReduce) -> set[tuple[int, ...]]:
-        """The ranks with which this one sums, by groups."""
-        sums = [(self.of_layers(part.layers, part.ranks), part.ranks) for part in reduction.parts]
-        sums += [(self.of_tie(tie.layers, tie.ranks), tie.ranks) for tie in reduction.ties]
-        found: set[tuple[int, ...]] = set()
-        for sliced, workers in sums:
-            alike = [self._layout.group_of(self._rank, workers)] if sliced is None else []
-            found.update(alike, *(vector.groups for vector in sliced or ()))
-        return found
-
     def _sliced(
         self, key: tuple[object, ...], workers: tuple[int, ...], segments: Callable[[], Iterable[Sequence[Segment]]]
     ) -> list[SlicedVector] | None:
@@ -136,13 +174,8 @@ class SliceSums:
         return self._known[key, workers]
 
     def _made(self, workers: tuple[int, ...], views: Sequence[Sequence[Segment]]) -> list[SlicedVector] | None:
-        degrees = [self._layout.degrees[worker] for worker in workers]
-        cuts = (one.cut for segments in views for one in segments if one.cut is not None)
-        if len(set(degrees)) == 1 and all(cut.copies(degrees[0]) == 1 for cut in cuts):
+        degrees, own = _degrees(self._layout, self._rank, workers)
+        if _are_alike(degrees, (one.cut for segments in views for one in segments if one.cut is not None)):
             return None
-
-        def ranks_at(seats: Seats) -> Ranks:
-            return Ranks(self._layout.ranks_of(workers[place])[share] for place, share in seats)
-
-        worker, share = self._layout.seats[self._rank]
-        return [SlicedVector(segments, degrees, (workers.index(worker), share), ranks_at) for segments in views]
+        at = partial(_ranks_at, self._layout, workers)
+        return [SlicedVector(segments, degrees, own, at) for segments in views]

@@ -16,6 +16,7 @@ from rtk.profilers.models.gpt import TENSOR_PARALLEL, Block, Embedding, Head, la
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.presets import GptConfig
 from rtk.profilers.models.sharding import (
+    Cut,
     TensorParallelPlan,
     VocabularyShare,
     check_share,
@@ -120,10 +121,16 @@ def test_vocabulary_that_is_not_divided_is_filled_up(degree: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [{"model_type": "llama", "num_key_value_heads": 4, "intermediate_size": 48}, {"model_type": "gpt2"}]
+    "family",
+    [
+        {"model_type": "llama", "num_key_value_heads": 4, "intermediate_size": 48},
+        {"model_type": "llama", "num_key_value_heads": 2, "intermediate_size": 48},
+        {"model_type": "gpt2"},
+    ],
 )
 def test_parts_of_a_transformers_model_sum_up(family: dict[str, Any], tmp_path: Path) -> None:
-    """So they do in models of a config.json: with grouped-query attention, and with GPT-2's fused and tied matrices."""
+    """So they do in models of a config.json: with grouped-query attention, also of fewer key-value heads than ranks,
+    and with GPT-2's fused and tied matrices."""
     pytest.importorskip("transformers")
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 8, "num_hidden_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps({**family, **sizes}))
@@ -137,9 +144,19 @@ def test_parts_of_a_transformers_model_sum_up(family: dict[str, Any], tmp_path: 
         found = torch.cat(parts, -1)[..., :50] if layer is model.layers[-1] else parts[3]
         torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
         value = whole
-    if "num_key_value_heads" in family:
-        with pytest.raises(InvalidInputError, match="degree 8 does not divide the 4 key-value heads"):
-            shard_of(model.layers[1], 8, model.tensor_parallel)
+
+
+def test_ranks_that_no_key_value_heads_go_round_for_are_refused() -> None:
+    """Each rank has whole heads, or all heads have equally many ranks."""
+    attention: Any = nn.Module()
+    attention.q_proj, attention.k_proj, attention.o_proj = nn.Linear(12, 12), nn.Linear(12, 4), nn.Linear(12, 12)
+    attention.num_heads, attention.num_kv_heads, attention.n_rep = 6, 2, 3
+    plan: dict[str, Cut] = {"q_proj": "colwise", "k_proj": "colwise", "o_proj": "rowwise"}
+    share: Any = shard_of(attention, 6, plan, rank=4)
+    assert (share.num_heads, share.num_kv_heads, share.n_rep) == (1, 1, 1)
+    assert torch.equal(share.k_proj.weight, attention.k_proj.weight[2:])
+    with pytest.raises(InvalidInputError, match=r"degree 3 does not divide the 2 key-value heads(.|\n)*or a multiple"):
+        shard_of(attention, 3, plan)
 
 
 def test_transposed_matrices_are_cut_too() -> None:

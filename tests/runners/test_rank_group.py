@@ -38,13 +38,14 @@ Found = dict[str, torch.Tensor]
 
 
 class GroupedAttention(nn.Module):
-    """Llama's attention with half as many key-value heads, and Qwen's norms of heads."""
+    """Llama's attention with fewer heads of keys and values than of queries, and Qwen's norms of heads."""
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, groups: int) -> None:
         super().__init__()
-        self.num_heads, self.num_key_value_heads = heads, heads // 2
+        self.num_heads, self.num_key_value_heads, self.n_rep = heads, groups, heads // groups
+        narrow = WIDTH // heads * groups
         self.q_proj, self.o_proj = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.k_proj, self.v_proj = nn.Linear(WIDTH, WIDTH // 2, bias=False), nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.k_proj, self.v_proj = nn.Linear(WIDTH, narrow, bias=False), nn.Linear(WIDTH, narrow, bias=False)
         self.q_norm, self.k_norm = nn.RMSNorm(WIDTH // heads), nn.RMSNorm(WIDTH // heads)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -53,7 +54,7 @@ class GroupedAttention(nn.Module):
             one(x).unflatten(-1, (-1, self.q_norm.normalized_shape[0])).transpose(1, 2)
             for one in (self.q_proj, self.k_proj, self.v_proj)
         )
-        key, value = (one.repeat_interleave(2, 1) for one in (self.k_norm(key), value))
+        key, value = (one.repeat_interleave(self.n_rep, 1) for one in (self.k_norm(key), value))
         mixed = F.scaled_dot_product_attention(self.q_norm(query), key, value, is_causal=True)
         out: torch.Tensor = self.o_proj(mixed.transpose(1, 2).flatten(-2))
         return out
@@ -62,10 +63,10 @@ class GroupedAttention(nn.Module):
 class GroupedBlock(nn.Module):
     """A block of Llama's kind."""
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, groups: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList([nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)])
-        self.self_attn = GroupedAttention(heads)
+        self.self_attn = GroupedAttention(heads, groups)
         self.gate_proj, self.up_proj = nn.Linear(WIDTH, 48, bias=False), nn.Linear(WIDTH, 48, bias=False)
         self.down_proj = nn.Linear(48, WIDTH, bias=False)
 
@@ -75,11 +76,6 @@ class GroupedBlock(nn.Module):
         y = self.norms[1](x)
         out: torch.Tensor = x + self.down_proj(F.silu(self.gate_proj(y)) * self.up_proj(y))
         return out
-
-
-LLAMA: dict[str, Cut] = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), "colwise")
-LLAMA.update({"o_proj": "rowwise", "down_proj": "rowwise", "embed": "vocabulary", "lm_head": "vocabulary"})
-PLANS = {"gpt": ModelCuts(TENSOR_PARALLEL), "llama": ModelCuts(LLAMA)}
 
 
 class Named(nn.Module):
@@ -96,15 +92,25 @@ class Named(nn.Module):
         return out
 
 
+LLAMA: dict[str, Cut] = dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), "colwise")
+LLAMA.update({"o_proj": "rowwise", "down_proj": "rowwise", "embed": "vocabulary", "lm_head": "vocabulary"})
+PLANS = {"gpt": ModelCuts(TENSOR_PARALLEL), "llama": ModelCuts(LLAMA)}
+
+
+def grouped_layers(groups: int = 4) -> list[nn.Module]:
+    """All layers, with eight heads of queries and so many of keys and values."""
+    head, embedding = nn.Linear(WIDTH, WORDS, bias=False), nn.Embedding(WORDS, WIDTH, padding_idx=WORDS - 1)
+    blocks = (GroupedBlock(8, groups) for _ in range(2))
+    return [Named("embed", embedding), *blocks, Named("lm_head", head)]
+
+
 def layers_of(family: str) -> list[nn.Module]:
     """All layers of a small model in float64, the same each time; biases and norms as after some training."""
     torch.manual_seed(3)
     if family == "gpt":
         layers = gpt_layers(GptConfig(blocks=2, width=WIDTH, heads=8, vocabulary=WORDS, positions=LENGTH))
     else:
-        head, embedding = nn.Linear(WIDTH, WORDS, bias=False), nn.Embedding(WORDS, WIDTH, padding_idx=WORDS - 1)
-        blocks = (GroupedBlock(8) for _ in range(2))
-        layers = [Named("embed", embedding), *blocks, Named("lm_head", head)]
+        layers = grouped_layers()
     for layer in layers:
         for parameter in layer.double().parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)

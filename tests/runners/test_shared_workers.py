@@ -19,6 +19,7 @@ from rtk.profilers.models.gpt import TENSOR_PARALLEL, gpt_layers, language_model
 from rtk.profilers.models.joint import ModelCuts
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.presets import GptConfig
+from rtk.profilers.models.sharding import TensorParallelPlan
 from rtk.runners.program import lower
 from rtk.runners.torch.data.provider import Provider
 from rtk.runners.torch.evaluation import HeldOut
@@ -36,6 +37,7 @@ from rtk.schemas.timeline import Timeline
 from rtk.training import Training
 
 from .ranks import run_made, run_ranks
+from .test_rank_group import LLAMA, grouped_layers
 
 LAYERS, MICROBATCHES, ITERATIONS = 4, 2, 2
 CUTS = ModelCuts(TENSOR_PARALLEL)
@@ -220,7 +222,7 @@ def test_a_declared_training_is_run_by_several_ranks_a_worker() -> None:
 
 FAMILIES: dict[str, dict[str, object]] = {
     "llama": {"num_key_value_heads": 4, "intermediate_size": 48},
-    "qwen3": {"num_key_value_heads": 4, "intermediate_size": 48, "head_dim": 8},
+    "qwen3": {"num_key_value_heads": 1, "intermediate_size": 48, "head_dim": 8},
     "gpt2": {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
 }
 
@@ -228,7 +230,7 @@ FAMILIES: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_transformers_models_are_trained(family: str, tmp_path: Path) -> None:
     """Two ranks a worker train models of a config.json, also checkpointed, as one does up to float32's rounding: with
-    grouped heads, norms of heads, and a fused and a tied matrix."""
+    grouped heads, one for all, norms of heads, and a fused and a tied matrix."""
     pytest.importorskip("transformers")
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_attention_heads": 8, "num_hidden_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **FAMILIES[family], **sizes}))
@@ -354,15 +356,13 @@ def lowered(asked: Plan, degrees: Sequence[int]) -> Plan:
     return replace(asked, templates=tuple(templates.values()), pipelines=tuple(pipelines))
 
 
-def joined(states: Sequence[dict[str, torch.Tensor]], names: Iterable[str]) -> dict[str, torch.Tensor]:
-    """The whole of what the ranks of a worker have."""
-    return dict(recut(states, list(names), CUT_BY_NAME, 1, 0))
-
-
-def assert_sums_are_whole(asked: Plan, is_tied: bool) -> None:
+def assert_sums_are_whole(
+    asked: Plan, layers: Sequence[nn.Module], plan_of_cuts: TensorParallelPlan = TENSOR_PARALLEL
+) -> None:
     """The summed gradients of each worker, put together, are those of one process, and equal bit for bit where workers
     have the same layers."""
-    total = asked.total_microbatches()
+    total, model_cuts = asked.total_microbatches(), ModelCuts(plan_of_cuts)
+    cuts = {f"{n}.{name}": one for n, layer in enumerate(layers) for name, one in model_cuts.tensors(layer).items()}
 
     def gradients(runner: PlanRunner) -> dict[str, torch.Tensor]:
         runner.reduce(batch(0, total))
@@ -374,8 +374,7 @@ def assert_sums_are_whole(asked: Plan, is_tied: bool) -> None:
             if one.grad is not None
         }
 
-    layers = model(is_tied)
-    ranks = iter(run_ranks(asked, layers, language_model_loss, _adam, gradients, cuts=CUTS))
+    ranks = iter(run_ranks(asked, layers, language_model_loss, _adam, gradients, cuts=model_cuts))
     whole = nn.Sequential(*layers)
     sum(language_model_loss(whole(inputs), targets) for inputs, targets in batch(0, total)).backward()  # type: ignore[union-attr]
     wanted = {name: one.grad for name, one in whole.named_parameters(remove_duplicate=False)}
@@ -383,9 +382,9 @@ def assert_sums_are_whole(asked: Plan, is_tied: bool) -> None:
     for worker in asked.live_workers():
         states = [next(ranks) for _ in range(asked.gpus_of(worker))]
         for state in states:
-            for name in state.keys() - CUT_BY_NAME.keys():
+            for name in state.keys() - cuts.keys():
                 assert torch.equal(state[name], states[0][name]), name
-        for name, value in joined(states, states[0]).items():
+        for name, value in recut(states, list(states[0]), cuts, 1, 0).items():
             torch.testing.assert_close(value, wanted[name], rtol=1e-12, atol=1e-14)
             assert torch.equal(first.setdefault(name, value), value), name
 
@@ -405,7 +404,7 @@ def test_workers_of_unlike_degrees_sum_slice_by_slice(
 ) -> None:
     """Peers of any degrees have the gradients of one process to 1e-12, by F and B as by F, I and W: also of words that
     no degree divides and that two stages share, and of what is whole, which counts once."""
-    assert_sums_are_whole(lowered(plan(2, dp=len(degrees), schedule=schedule), degrees), is_tied)
+    assert_sums_are_whole(lowered(plan(2, dp=len(degrees), schedule=schedule), degrees), model(is_tied))
 
 
 def test_chunks_of_unlike_degrees_are_summed_early() -> None:
@@ -415,7 +414,7 @@ def test_chunks_of_unlike_degrees_are_summed_early() -> None:
     placed = plan_pipeline(
         profile, Shape(2, 2, MICROBATCHES, placement="v", chunks=2, tensor_parallel=2), "zero-bubble"
     )
-    assert_sums_are_whole(lowered(placed, (2, 1)), is_tied=False)
+    assert_sums_are_whole(lowered(placed, (2, 1)), model())
     (template,) = placed.templates
     first, *others = template.stages
     unlike = replace(template, stages=(replace(first, tensor_parallel=1), *others))
@@ -423,6 +422,22 @@ def test_chunks_of_unlike_degrees_are_summed_early() -> None:
         InvalidInputError, match=r"the stages of worker 0/0 have several tensor-parallel degrees: \[1, 2"
     ):
         RankLayout.of(lower(replace(placed, templates=(unlike,))))
+
+
+@pytest.mark.parametrize(("degrees", "schedule"), [((4,), "zero-bubble"), ((4, 1), "1f1b")])
+def test_key_value_heads_may_be_fewer_than_ranks(degrees: Sequence[int], schedule: Schedule) -> None:
+    """Ranks that repeat a head sum its gradients, each of its own queries, with each other and with the worker that has
+    it once; what is learned stays equal on all of them, and norms count it once."""
+    torch.manual_seed(2)
+    layers = [layer.double() for layer in grouped_layers(groups=2)]
+    asked = lowered(plan(4, dp=len(degrees), schedule=schedule), degrees)
+    assert_sums_are_whole(asked, layers, LLAMA)
+    total, cuts = asked.total_microbatches(), ModelCuts(LLAMA)
+    whole = nn.Sequential(*copy.deepcopy(layers))
+    mean = torch.stack([language_model_loss(whole(one), targets) for one, targets in batch(0, total)]).mean()
+    norm = torch.nn.utils.get_total_norm(torch.autograd.grad(mean, list(whole.parameters())))
+    for _, _, norms, _ in run_ranks(asked, layers, language_model_loss, _adam, train, clip_norm=0.1, cuts=cuts):
+        assert norms[0] == pytest.approx(float(norm), rel=1e-12)
 
 
 def test_a_lowered_worker_steps_as_all_others() -> None:
