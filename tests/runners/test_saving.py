@@ -37,6 +37,8 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.slices import CUT
 
 from . import scripted
+from .ranked import RankedJob, losses_alone
+from .ranked import plan_of as ranked_plan
 from .test_resharding import alone, shared
 from .test_resilient_worker import job_of, slipstream
 
@@ -298,3 +300,16 @@ def test_jobs_go_on_from_each_other(tmp_path: Path) -> None:
         assert job.run().exit_code == 0
         losses += job.losses()
     assert losses == pytest.approx(alone(8, 6)[0], rel=0, abs=1e-12)
+
+
+def test_ranks_save_what_one_process_goes_on_from(tmp_path: Path) -> None:
+    """Two ranks, real processes, train; one process goes on from their checkpoint, and two ranks from its own."""
+    losses: list[float] = []
+    for degree, iterations in ((2, 2), (1, 4), (2, 6)):
+        resumed = {"resume": str(tmp_path)} if losses else {}
+        with RankedJob(ranked_plan(1, 1, 2, degree), iterations, checkpoint=str(tmp_path), **resumed) as job:
+            assert job.result().exit_code == 0
+            losses += job.losses()
+    assert losses == pytest.approx(losses_alone(6, 2), rel=1e-12)
+    names = sorted(path.name for path in (tmp_path / "step-00000006").glob("*.safetensors"))
+    assert names == [f"layers-0-4-rank-{rank}-of-2.safetensors" for rank in range(2)]
