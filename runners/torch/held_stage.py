@@ -411,11 +411,14 @@ class HeldStage:
         recorders = [_Recorder() for _ in lazy]
         states.update(zip(lazy, recorders, strict=True))
         gradients = [buffer.clone() for buffer in self.gradients.buffers]
-        self._step_without_effect({id(one) for one in lazy})
+        # Micro-batches under way have saved parameters for their backward passes, which will find the same bits.
+        with torch.autograd._unsafe_preserve_version_counter(tuple(lazy)):
+            self._step_without_effect({id(one) for one in lazy})
+            for parameter, value in zip(lazy, values, strict=True):
+                parameter.detach().copy_(value)
         for buffer, gradient in zip(self.gradients.buffers, gradients, strict=True):
             buffer.copy_(gradient)
-        for parameter, value, recorder in zip(lazy, values, recorders, strict=True):
-            parameter.detach().copy_(value)
+        for parameter, recorder in zip(lazy, recorders, strict=True):
             del states[parameter]
             if recorder.first:
                 states[parameter] = recorder.first

@@ -640,7 +640,8 @@ class ResilientWorker:
                 self._shards.begin(before, held)
                 if self._shards.ends_at_once:
                     self._shards.end(held, waits)
-        elif held is not before and epoch.resume is not None:  # else as the layers were made
+        elif epoch.resume is not None and (held is not before or self._shards is not None):
+            # Else as the layers were made, or as loaded before; blocks may be others now.
             task, cuts = self._task, self._shares.tensors
             load_saved(held, Path(epoch.resume), self._ties, cuts, task.degree, task.share)
         self._activity.be("preparing", "checksums")

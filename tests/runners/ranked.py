@@ -89,7 +89,14 @@ def losses_alone(iterations: int, microbatches: int, clip_norm: float | None = N
     return found
 
 
-def task_of(plan: Plan, process: str, clip_norm: float | None = None, secret: bytes = b"", hostname: str = "") -> Any:
+def task_of(
+    plan: Plan,
+    process: str,
+    clip_norm: float | None = None,
+    secret: bytes = b"",
+    hostname: str = "",
+    is_sharded: bool = False,
+) -> Any:
     """What a rank `k/i:r` of a plan's worker trains."""
     import torch
 
@@ -106,12 +113,13 @@ def task_of(plan: Plan, process: str, clip_norm: float | None = None, secret: by
         language_model_loss,
         lambda ones: torch.optim.AdamW(ones, lr=RATE),
         batches(plan.total_microbatches()),
-        {"lr": RATE},
+        {"lr": RATE, "shard_optimizer": is_sharded},
         secret,
         hostname=hostname,
         clip_norm=clip_norm,
         share=int(share or 0),
         cuts=ModelCuts(TENSOR_PARALLEL),
+        shard_optimizer=is_sharded,
     )
 
 
@@ -123,6 +131,7 @@ def be_rank(
     secret: bytes,
     patience_s: float,
     lifeline: str | None,
+    is_sharded: bool = False,
 ) -> None:
     """One rank's process, from its beginning to its end."""
     from rtk.runners.torch.worker import be_worker
@@ -131,7 +140,7 @@ def be_rank(
         os.environ[LIFELINE] = str(os.open(lifeline, os.O_RDWR))
     known = parse_document(plan, Plan, "the plan")
     try:
-        be_worker(lambda host: task_of(known, process, clip_norm, secret, host), addresses, patience_s)
+        be_worker(lambda host: task_of(known, process, clip_norm, secret, host, is_sharded), addresses, patience_s)
     except RtkError as error:
         print(f"{process}: {error.what}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -146,12 +155,20 @@ if __name__ != "worker":
             plan: of workers of several GPUs.
             iterations: how many.
             clip_norm: of the gradients.
+            is_sharded: whether peers share the optimizer's state.
             how: what else the job is asked to be.
         """
 
-        def __init__(self, plan: Plan, iterations: int, clip_norm: float | None = None, **how: Any) -> None:
+        def __init__(
+            self,
+            plan: Plan,
+            iterations: int,
+            clip_norm: float | None = None,
+            is_sharded: bool = False,
+            **how: Any,
+        ) -> None:
             super().__init__(plan, JobConfig(iterations, **how), TrainingConfig(), is_watchful=False)
-            self._clip_norm = clip_norm
+            self._clip_norm, self._is_sharded = clip_norm, is_sharded
 
         def __enter__(self) -> "RankedJob":
             self.conductor.warm_up()
@@ -173,7 +190,7 @@ if __name__ != "worker":
             line = lifeline_if_any()
             path = None if line is None else f"/proc/{os.getpid()}/fd/{line.file}"
             known = (canonical(self.plan), name, self._clip_norm, self.addresses, self.secret, PATIENCE_S, path)
-            process = fork(__file__, *known)
+            process = fork(__file__, *known, self._is_sharded)
             self.processes[name] = process
             if line is not None:
                 self._files.append(line.file)
