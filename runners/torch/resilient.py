@@ -111,7 +111,7 @@ from .connections import Connections
 from .data.provider import Provider
 from .evaluation import evaluate
 from .faults import Injection
-from .held_stage import HeldStage, LayersToFill, SpareLayers
+from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
 from .layer_shares import LayerShares
@@ -126,6 +126,7 @@ from .resharding import Shards
 from .resume import SumTaker
 from .saving import BlockHoldings, load_saved, publish_whole, save_part
 from .slice_sums import SliceSums
+from .spare_layers import LayersToFill, SpareLayers
 from .task import Task
 from .team import Team, takes_all
 from .ties import ties_of, trained_together
