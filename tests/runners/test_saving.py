@@ -36,6 +36,12 @@ from rtk.schemas.plan import Layers
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.slices import CUT
 
+from . import scripted
+from .ranked import RankedJob, losses_alone
+from .ranked import plan_of as ranked_plan
+from .test_resharding import alone, shared
+from .test_resilient_worker import job_of, slipstream
+
 LAYERS, STEPS = 4, 2
 CUTS = ModelCuts(TENSOR_PARALLEL)
 
@@ -274,27 +280,37 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
 # Jobs
 
 
-def _sharded(changes: dict[str, Any]) -> dict[str, Any]:
-    return {"shard_optimizer": True, "settings": {"lr": 1e-4, "shard_optimizer": True}, **changes}
-
-
 def test_jobs_go_on_from_each_other(tmp_path: Path) -> None:
-    """A sharded job that has lost a worker is saved, resumed whole in other stages, and from there sharded again."""
-    losses = scripted.single_process(8, 6)
-    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
-    plan = scripted.plan_of(2, 3, 2)
-    job = scripted.job_of(plan, 4, ("1/0", 1), checkpoint=first, checkpoint_every=2, changes=_sharded({}))
+    """A sharded job that has lost a worker is saved, resumed whole in one stage, and from there sharded again."""
+    told = {"settings": {"lr": 1e-4, "shard_optimizer": True}}
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    job = shared(job_of(slipstream("adaptive", 2, 3), 4, ("1/0", 1), checkpoint=str(folders[0])), **told)
     assert job.run().exit_code == 0
-    files = sorted(path.name for path in Path(first, "step-00000004").glob("*.safetensors"))
+    assert [one.get("error") for one in job.events("checkpoint")] == [None]
+    files = sorted(path.name for path in (folders[0] / "step-00000004").glob("*.safetensors"))
     assert files == [
         *(f"layers-0-3-part-{number}-of-2.safetensors" for number in range(2)),
         *(f"layers-3-6-part-{number}-of-3.safetensors" for number in range(3)),
     ]
-    found = job.losses()
-    for kind, folder, resumed, ends in (((3, 1, 6), second, first, 6), ((1, 3, 2), third, second, 8)):
-        how = {"first_iteration": ends - 2, "resume": str(Path(resumed, f"step-{ends - 2:08d}")), "checkpoint": folder}
-        changes = _sharded({}) if kind[1] > 1 else {}
-        job = scripted.job_of(scripted.plan_of(*kind), ends, changes=changes, **how)
+    losses = job.losses()
+    for plan, is_sharded, number in ((scripted.plan_of(1, 1, 6), False, 1), (slipstream("adaptive", 1, 3), True, 2)):
+        done = 2 + 2 * number
+        how = {"first_iteration": done, "checkpoint": str(folders[number])}
+        how["resume"] = str(folders[number - 1] / f"step-{done:08d}")
+        job = shared(job_of(plan, done + 2, **how), shard_optimizer=is_sharded, **(told if is_sharded else {}))
         assert job.run().exit_code == 0
-        found += job.losses()
-    assert found == pytest.approx(losses, abs=1e-5)
+        losses += job.losses()
+    assert losses == pytest.approx(alone(8, 6)[0], rel=0, abs=1e-12)
+
+
+def test_ranks_go_on_from_one_process(tmp_path: Path) -> None:
+    """Real processes: two ranks go on from the checkpoint of one process, each with its slices, and save these."""
+    losses: list[float] = []
+    for degree, iterations in ((1, 2), (2, 4)):
+        resumed = {"resume": str(tmp_path)} if losses else {}
+        with RankedJob(ranked_plan(1, 1, 2, degree), iterations, checkpoint=str(tmp_path), **resumed) as job:
+            assert job.result().exit_code == 0
+            losses += job.losses()
+    assert losses == pytest.approx(losses_alone(4, 2), rel=1e-12)
+    names = sorted(path.name for path in (tmp_path / "step-00000004").glob("*.safetensors"))
+    assert names == [f"layers-0-4-rank-{rank}-of-2.safetensors" for rank in range(2)]
