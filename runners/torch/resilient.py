@@ -101,7 +101,7 @@ from .data.provider import Provider
 from .evaluation import evaluate
 from .examination import examine
 from .faults import Injection
-from .held_stage import HeldStage, LayersToFill, SpareLayers
+from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
 from .layer_shares import LayerShares
@@ -114,8 +114,9 @@ from .rank_group import RankGroup
 from .rendezvous import SupersededError, connect, in_thread
 from .resharding import Shards
 from .resume import SumTaker
-from .saving import load_saved, publish_whole, save_part
+from .saving import BlockHoldings, load_saved, publish_whole, save_part
 from .slice_sums import SliceSums
+from .spare_layers import LayersToFill, SpareLayers
 from .task import Task
 from .team import takes_all
 from .ties import ties_of, trained_together
@@ -289,7 +290,7 @@ class ResilientWorker:
             case UndoStep():
                 self._held.restore()
             case SavePart() as part:
-                return save_part(self._task, self._held, self._shares.tensors, part)
+                return save_part(self._task, self._held, self._shares.tensors, part, self._block_holdings())
             case PublishWhole(message):
                 return publish_whole(self._task, len(self._boundaries) - 1, message)
         return None
@@ -404,7 +405,8 @@ class ResilientWorker:
                 self._shards.begin(before, held)
                 if self._shards.ends_at_once:
                     self._shards.end(held, waits)
-        elif held is not before and epoch.resume is not None:  # else as the layers were made
+        elif epoch.resume is not None and (held is not before or self._shards is not None):
+            # Else as the layers were made, or as loaded before; blocks may be others now.
             task, cuts = self._task, self._shares.tensors
             load_saved(held, Path(epoch.resume), self._ties, cuts, task.degree, task.share)
         self._activity.be("preparing", "checksums")
@@ -421,6 +423,10 @@ class ResilientWorker:
         first, *further = held.holds
         checksums, of_sums = (tuple(sorted(found.items())) for found in (sums, ended))
         return Ready(epoch.epoch, first, checksums, of_sums, tuple(further))
+
+    def _block_holdings(self) -> BlockHoldings | None:
+        """Who has what of a sharded optimizer's state."""
+        return None if self._shards is None else BlockHoldings(self._shards.ready(self._held), self._shards.holders)
 
     def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
         """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""
