@@ -423,6 +423,7 @@ class Training:
             buffers=self.buffers,
             fill=model.fill,
             cuts=_cuts_of(model),
+            shard_optimizer=asked_to_shard(whole, self.shard_optimizer),
         )
         return runner, data
 

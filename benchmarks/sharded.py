@@ -6,7 +6,7 @@
 * pause: the same deaths with and without a sharded optimizer: from the kill to the next commit, and the iteration in
   which state is on its way beside those before.
 
-`--cycles` is so many of each of the plans' jobs; `--seed` says which. Runs of several seeds may be added up.
+`--cycles` is so many in each job; each `--seed` is a job of its own.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def write_down(path: Path) -> None:
             told.write(json.dumps({"sent": sum(one.nbytes for one in state.values() if one.dim())}) + "\n")
         sent(tag, state, to, transport)
 
-    StageBlocks.note_step = note  # type: ignore[method-assign]
+    StageBlocks.note_step = note  # type: ignore[assignment, method-assign]
     resharding._send = send  # type: ignore[assignment]
 
 
@@ -183,15 +184,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=sorted(SECTIONS), action="append")
     parser.add_argument("--shape", choices=sorted(SHAPES), action="append")
-    parser.add_argument("--cycles", type=int, default=125)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cycles", type=int, default=63)
+    parser.add_argument("--seed", type=int, action="append")
     parser.add_argument("-o", "--output", default="-")
     asked = parser.parse_args()
-    result: dict[str, Any] = {"seed": asked.seed}
-    for section in asked.only or sorted(SECTIONS):
-        for name in asked.shape or sorted(SHAPES):
-            print(f"{section}, {name}", file=sys.stderr)
-            result.setdefault(section, {})[name] = SECTIONS[section](plan_of(*SHAPES[name]), asked.cycles, asked.seed)
+    result: dict[str, Any] = {}
+    for section, shape, seed in product(
+        asked.only or sorted(SECTIONS), asked.shape or sorted(SHAPES), asked.seed or range(2)
+    ):
+        name = f"{shape}, seed {seed}"
+        print(f"{section}, {name}", file=sys.stderr)
+        result.setdefault(section, {})[name] = SECTIONS[section](plan_of(*SHAPES[shape]), asked.cycles, seed)
     write_result(result, asked.output)
 
 

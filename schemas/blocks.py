@@ -107,7 +107,7 @@ def deal(
         units: of each peer what it fails with; peers are known by their places here, in an order that all agree on.
         before: of blocks, the peers that hold the state now, up to date.
     """
-    table = _Table(sizes, units)
+    table = _Deal(sizes, units)
     for block, peers in sorted(before.items()):
         if block in sizes:
             table.keep(block, sorted(peers))
@@ -179,7 +179,7 @@ def lost(sizes: Iterable[BlockId], before: Mapping[BlockId, Collection[int]]) ->
 
 
 @dataclass(eq=False)
-class _Table:
+class _Deal:
     """A deal under way.
 
     Attributes:

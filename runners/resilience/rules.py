@@ -612,7 +612,7 @@ class CoordinatorRules:
         """Who saves which layers, as far as anybody holds them: rather those who stay, in the order of places."""
         seated = [(place, self.members[name]) for place, name in self._seats.items() if name in self.members]
         seated.sort(key=lambda one: (one[1].is_leaving, one[0]))
-        return savers(self._layers, ((member.name, member.holds) for _, member in seated))
+        return savers(self._layers, ((member.name, member.holds) for _, member in seated), together=self._is_sharded)
 
     # What the state calls for
 

@@ -42,7 +42,7 @@ def decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> lis
 
 
 @dataclass(slots=True, eq=False)
-class _Unit:
+class _SteppedPart:
     """One parameter of the inner optimizer: all of a parameter of the stage, or a piece of it.
 
     Attributes:
@@ -114,7 +114,7 @@ class StageOptimizer:
     ) -> None:
         trainable = [one for one in parameters if one.requires_grad]
         self._with_masters = has_masters(precision)
-        self._units: dict[nn.Parameter, dict[Span | None, _Unit]] = {}
+        self._units: dict[nn.Parameter, dict[Span | None, _SteppedPart]] = {}
         for parameter in trainable:
             self._units[parameter] = {} if parameter in cut else {None: self._unit(parameter, None)}
         given = {self._given(parameter): parameter for parameter in trainable}
@@ -182,18 +182,18 @@ class StageOptimizer:
             if all(entry is None for entry in self.inner.state.get(unit.stepped, {}).values()):
                 self.inner.state.pop(unit.stepped, None)
 
-    def _every(self) -> Iterator[_Unit]:
+    def _every(self) -> Iterator[_SteppedPart]:
         return itertools.chain.from_iterable(units.values() for units in self._units.values())
 
-    def _unit(self, parameter: nn.Parameter, span: Span | None) -> _Unit:
+    def _unit(self, parameter: nn.Parameter, span: Span | None) -> _SteppedPart:
         value = part_of(parameter.detach(), span)
         if parameter.grad is None or parameter.grad.dtype == parameter.dtype:
-            unit = _Unit(parameter, span, parameter if span is None else nn.Parameter(value), False, {})
+            unit = _SteppedPart(parameter, span, parameter if span is None else nn.Parameter(value), False, {})
         elif self._with_masters:
             master = nn.Parameter(value.float())
-            unit = _Unit(parameter, span, master, False, {MASTER: master})
+            unit = _SteppedPart(parameter, span, master, False, {MASTER: master})
         else:
-            unit = _Unit(parameter, span, nn.Parameter(value), True, {})
+            unit = _SteppedPart(parameter, span, nn.Parameter(value), True, {})
         unit.attach()
         return unit
 

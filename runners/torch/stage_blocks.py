@@ -14,7 +14,7 @@ from .optimizers import StageOptimizer, as_tensor, part_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _BlockPart:
     """A piece of a block: of a parameter, by its name in the state, some numbers, or all of them (None)."""
 
     name: str
@@ -52,13 +52,13 @@ class StageBlocks:
 
     def __init__(self, parameters: Mapping[int, Mapping[str, nn.Parameter]], stepping: StageOptimizer) -> None:
         self._stepping = stepping
-        self._parts: dict[BlockId, list[_Part]] = {}
+        self._parts: dict[BlockId, list[_BlockPart]] = {}
         for layer, named in parameters.items():
             sizes = [(name, parameter.numel()) for name, parameter in named.items()]
             for number, pieces in enumerate(blocks_of(sizes)):
                 parts = [(f"{layer}.{one.name}", named[one.name], (one.start, one.stop)) for one in pieces]
                 self._parts[layer, number] = [
-                    _Part(name, parameter, None if span == (0, parameter.numel()) else span)
+                    _BlockPart(name, parameter, None if span == (0, parameter.numel()) else span)
                     for name, parameter, span in parts
                 ]
         self.sizes = {block: sum(part.value.numel() for part in parts) for block, parts in self._parts.items()}

@@ -213,7 +213,8 @@ class ThreadJob:
                 evaluates = task.evaluation is not None
                 known = (1, not_before, returning)
                 address = meeting.address
-                return Hello(proof, name, address, digest(self.plan), {}, *known, evaluates=evaluates, regroups=True)
+                job = {"shard_optimizer": True} if task.shard_optimizer else {}
+                return Hello(proof, name, address, digest(self.plan), job, *known, evaluates=evaluates, regroups=True)
 
             link = CoordinatorLink(
                 [self.server.address],

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +16,19 @@ from rtk.runners.torch.gathering import Gathering
 from rtk.runners.torch.resharding import Shards, StateLostError
 from rtk.runners.torch.resilient import ResilientWorker
 from rtk.runners.torch.stage_blocks import StageBlocks
+from rtk.runners.training import JobConfig
 from rtk.schemas import blocks
 from rtk.schemas.blocks import BlockId, split_piece
 from rtk.schemas.plan import Place, Plan
 
-from .scripted import Died, ThreadJob, batches, layers, replan_with
+from .processes import ProcessJob, single_process
+from .ranked import RankedJob
+from .ranked import plan_of as ranked_plan
+from .scripted import Died, ThreadJob, batches, layers, plan_of, replan_with
+from .test_ranked_survival import assert_exact, event, killed
 from .test_resilient_worker import job_of, slipstream
+from .test_survival import FOREVER, TRAINING, Story
+from .test_survival import plan_of as process_plan
 
 Hook = Callable[..., Any]
 
@@ -42,7 +51,9 @@ def shared(job: ThreadJob, **more: Any) -> ThreadJob:
     return job
 
 
-def alone(iterations: int, microbatches: int, clip_norm: float | None = None) -> tuple[list[float], dict[str, Any]]:
+def alone(
+    iterations: int, microbatches: int, clip_norm: float | None = None, skip: tuple[int, ...] = ()
+) -> tuple[list[float], dict[str, Any]]:
     """One process: the losses, and the parameters in the end by their names in the state."""
     made = doubles()
     whole = nn.Sequential(*made)
@@ -58,7 +69,8 @@ def alone(iterations: int, microbatches: int, clip_norm: float | None = None) ->
         losses.append(sum(parts))
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(whole.parameters(), clip_norm)
-        optimizer.step()
+        if iteration not in skip:
+            optimizer.step()
     return losses, dict(whole.named_parameters())
 
 
@@ -172,12 +184,12 @@ def test_a_death_in_the_midst_of_what_is_sent(monkeypatch: pytest.MonkeyPatch) -
     assert len(job.events("failure")) == 2
 
 
-def test_both_holders_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_holders_lost_at_once() -> None:
     """The job ends, and says of which layers the state is lost."""
     job = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3)))
     finished = job.begin()
     finished.join(60)
-    assert any(isinstance(one, StateLostError) and "layers 0" in one.what for one in job.failures)
+    assert any(isinstance(one, StateLostError) and " is lost: " in one.what for one in job.failures), job.failures
     assert not finished.is_alive()
 
 
@@ -207,3 +219,76 @@ def test_without_deaths_it_is_the_replicated_run_to_the_last_bit() -> None:
         entry, span = split_piece(name)
         one = wanted[entry]
         assert torch.equal(value, one if span is None or one.dim() == 0 else one.flatten()[slice(*span)])
+
+
+@pytest.mark.parametrize("staggered", [False, True])
+def test_checkpoints_resume_with_other_peers(tmp_path: Path, staggered: bool) -> None:
+    """Saved through a death by all who hold blocks, resumed with more and fewer peers and another cut of the layers."""
+    plan = slipstream("staggered" if staggered else "adaptive", 2, 3)
+    first = shared(job_of(plan, 7, ("0/0", 4), checkpoint=str(tmp_path), checkpoint_every=2))
+    assert first.run().exit_code == 0
+    saved = [Path(one["path"]) for one in first.events("checkpoint") if not one.get("error")]
+    assert [path.name for path in saved] == ["step-00000002", "step-00000004", "step-00000006", "step-00000007"], (
+        first.said
+    )
+    losses, parameters = alone(11, 6)
+    for pp, dp, is_sharded in ((1, 3, True), (3, 2, False)):
+        again = plan_of(pp, dp, 6 // dp)
+        second = job_of(again, 11, ("1/0", 9), first_iteration=7, resume=str(saved[-1]))
+        second.changes |= {"make_layers": doubles, "shard_optimizer": is_sharded}
+        assert second.run().exit_code == 0
+        assert first.losses() + second.losses() == pytest.approx(losses, rel=0, abs=1e-12)
+        if is_sharded:
+            check_state(second, parameters)
+
+
+def test_processes_that_are_killed_and_replaced() -> None:
+    """Real ones, one after the other, until both holders of something are killed at once: then all end with 5."""
+    plan = process_plan(1, 4, 1)
+    with ProcessJob(plan, JobConfig(FOREVER, heartbeat_limit_s=2.0), replace(TRAINING, shard_optimizer=True)) as job:
+        job.wait_for_iteration(2)
+        story = Story(job)
+        for name in ("1/0", "3/0", "1/0"):
+            since = story.now()
+            story.kill(name)
+            story.await_live(3, since)
+            story.bring_back(name)
+        for name in ("0/0", "1/0", "2/0"):
+            story.kill(name)
+        finished = job.result()
+        job.processes["3/0"].join(60)
+    assert finished.exit_code == 5
+    assert " is lost: of a part of it both workers that held it are gone" in finished.reason
+    assert job.processes["3/0"].exitcode == 5
+    losses = job.losses()
+    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-6)
+
+
+def test_ranks_of_workers_share_each_its_slices() -> None:
+    """Of 3 workers of 2 ranks, each of which has blocks of its slices, one rank is killed and replaced."""
+    with RankedJob(ranked_plan(1, 3, 1, 2), 24, is_sharded=True) as job:
+        job.wait_for_iteration(3)
+        at = killed(job, "1/0:1", 0.02)
+        job.start("1/0:1")
+        job.wait_for(event("join", worker="1/0"), since=at)
+        assert_exact(job)
+
+
+def test_a_step_that_is_undone() -> None:
+    """With a staggered optimizer, after a loss that is not finite: others' parameters of that step are fetched anew."""
+    marked = [batches(6)(iteration)[number][1] for iteration, number in ((3, 1), (5, 0))]
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        factor = float("inf") if any(torch.equal(target, one) for one in marked) else 1.0
+        return language_model_loss(output, target) * factor
+
+    job = shared(job_of(slipstream("staggered", 2, 3), 8, ("1/1", 1)))
+    job.loss = loss
+    finished = job.run()
+    assert finished.exit_code == 0, finished.reason
+    assert [one["iteration"] for one in job.events("iteration") if one["skipped"]] == [3, 5]
+    wanted, parameters = alone(8, 6, skip=(3, 5))
+    assert [n for n, one in enumerate(job.losses()) if one is None] == [3, 5]
+    told = [(one, two) for one, two in zip(job.losses(), wanted, strict=True) if one is not None]
+    assert [one for one, _ in told] == pytest.approx([two for _, two in told], rel=0, abs=1e-12)
+    check_state(job, parameters)

@@ -36,6 +36,12 @@ from rtk.schemas.plan import Layers
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.slices import CUT
 
+from . import scripted
+from .ranked import RankedJob, losses_alone
+from .ranked import plan_of as ranked_plan
+from .test_resharding import alone, shared
+from .test_resilient_worker import job_of, slipstream
+
 LAYERS, STEPS = 4, 2
 CUTS = ModelCuts(TENSOR_PARALLEL)
 
@@ -269,3 +275,42 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
         for kind in (loading, replace(loading, is_sharded=False)):
             with pytest.raises(InvalidInputError, match=match):
                 _assert_loads(path, kind)
+
+
+# Jobs
+
+
+def test_jobs_go_on_from_each_other(tmp_path: Path) -> None:
+    """A sharded job that has lost a worker is saved, resumed whole in one stage, and from there sharded again."""
+    told = {"settings": {"lr": 1e-4, "shard_optimizer": True}}
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    job = shared(job_of(slipstream("adaptive", 2, 3), 4, ("1/0", 1), checkpoint=str(folders[0])), **told)
+    assert job.run().exit_code == 0
+    assert [one.get("error") for one in job.events("checkpoint")] == [None]
+    files = sorted(path.name for path in (folders[0] / "step-00000004").glob("*.safetensors"))
+    assert files == [
+        *(f"layers-0-3-part-{number}-of-2.safetensors" for number in range(2)),
+        *(f"layers-3-6-part-{number}-of-3.safetensors" for number in range(3)),
+    ]
+    losses = job.losses()
+    for plan, is_sharded, number in ((scripted.plan_of(1, 1, 6), False, 1), (slipstream("adaptive", 1, 3), True, 2)):
+        done = 2 + 2 * number
+        how = {"first_iteration": done, "checkpoint": str(folders[number])}
+        how["resume"] = str(folders[number - 1] / f"step-{done:08d}")
+        job = shared(job_of(plan, done + 2, **how), shard_optimizer=is_sharded, **(told if is_sharded else {}))
+        assert job.run().exit_code == 0
+        losses += job.losses()
+    assert losses == pytest.approx(alone(8, 6)[0], rel=0, abs=1e-12)
+
+
+def test_ranks_go_on_from_one_process(tmp_path: Path) -> None:
+    """Real processes: two ranks go on from the checkpoint of one process, each with its slices, and save these."""
+    losses: list[float] = []
+    for degree, iterations in ((1, 2), (2, 4)):
+        resumed = {"resume": str(tmp_path)} if losses else {}
+        with RankedJob(ranked_plan(1, 1, 2, degree), iterations, checkpoint=str(tmp_path), **resumed) as job:
+            assert job.result().exit_code == 0
+            losses += job.losses()
+    assert losses == pytest.approx(losses_alone(4, 2), rel=1e-12)
+    names = sorted(path.name for path in (tmp_path / "step-00000004").glob("*.safetensors"))
+    assert names == [f"layers-0-4-rank-{rank}-of-2.safetensors" for rank in range(2)]

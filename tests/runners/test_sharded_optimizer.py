@@ -1,7 +1,7 @@
 """A sharded optimizer takes the very steps of a replicated one, and each block has an owner and a buddy that agree."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -81,8 +81,14 @@ def train(runner: PlanRunner) -> Trained:
     return losses, runner.state()
 
 
-def run(asked: Plan, layers: list[nn.Module], optimizer: OptimizerFactory = adamw, **how: Any) -> list[Trained]:
-    """What `train` gives on every rank."""
+def run(
+    asked: Plan,
+    layers: list[nn.Module],
+    optimizer: OptimizerFactory = adamw,
+    body: Callable[[PlanRunner], Trained] = train,
+    **how: Any,
+) -> list[Trained]:
+    """What `train`, or something else, gives on every rank."""
     size = sum(map(asked.gpus_of, asked.live_workers()))
 
     def make(rank: int, store: Store) -> PlanRunner:
@@ -91,7 +97,7 @@ def run(asked: Plan, layers: list[nn.Module], optimizer: OptimizerFactory = adam
             asked, own, language_model_loss, optimizer, rank=rank, world_size=size, store=store, cuts=CUTS, **how
         )
 
-    return run_made(size, make, train)
+    return run_made(size, make, body)
 
 
 def assert_same_steps(
@@ -154,6 +160,27 @@ def test_several_ranks_a_worker_share_out_what_each_has() -> None:
 def test_tied_weights_stay_whole() -> None:
     """What stages share is stepped by everybody, as without blocks."""
     assert_same_steps(plan(3), model(FP64, is_tied=True))
+
+
+def test_all_peers_states_together_are_loaded() -> None:
+    """Who goes on with them, holding whichever blocks, takes the steps of those who never stopped."""
+    asked, layers = plan(3, stages=1), model(FP64)
+    once = run(asked, layers, shard_optimizer=True)
+    together = {name: value.clone() for _, state in once for name, value in state.items()}
+
+    def go_on(runner: PlanRunner) -> Trained:
+        runner.load([together], ITERATIONS)
+        return train(runner)
+
+    def twice(runner: PlanRunner) -> Trained:
+        train(runner)
+        return train(runner)
+
+    found = run(asked, layers, shard_optimizer=True, body=go_on)
+    wanted = run(asked, layers, shard_optimizer=True, body=twice)
+    for (losses, state), (other_losses, other) in zip(found, wanted, strict=True):
+        assert losses == other_losses and state.keys() == other.keys()
+        assert all(torch.equal(value, other[name]) for name, value in state.items())
 
 
 def held(optimizer: OptimizerFactory = adamw, is_sharded: bool = True) -> HeldStage:

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rtk.runners.torch.held_stage import HeldStage, SpareLayers
+from rtk.runners.torch.held_stage import HeldStage
+from rtk.runners.torch.spare_layers import SpareLayers
 
 WIDTH = 4
 

@@ -20,8 +20,9 @@ from rtk.profilers.models.presets import GptConfig
 from rtk.runners.checkpoint import publish
 from rtk.runners.resilience.protocol import Job
 from rtk.runners.torch.checkpoint import read_tied_state, write_part
-from rtk.runners.torch.held_stage import HeldStage, SpareLayers
+from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.runner import PlanRunner
+from rtk.runners.torch.spare_layers import SpareLayers
 from rtk.runners.torch.ties import Tie, ties_of, trained_together
 from rtk.schemas.checkpoint import Checkpoint
 from rtk.schemas.conditions import Conditions

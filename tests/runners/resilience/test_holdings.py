@@ -127,7 +127,8 @@ def all_of(found: Sequence[Reshard], of: Callable[[Reshard], Sequence[BlockFetch
 
 def check_alike(found: Sequence[Reshard], told: Sequence[Holding]) -> None:
     """Sender and receiver know the same of each message, and peers of each block."""
-    for way in (lambda plan: plan.values, lambda plan: plan.states):
+    ways: tuple[Callable[[Reshard], Sequence[BlockFetch]], ...] = lambda plan: plan.values, lambda plan: plan.states
+    for way in ways:
         for one in all_of(found, way):
             assert one in way(found[one.source])
             assert one in way(found[one.target])
@@ -160,8 +161,8 @@ def test_all_blocks_have_their_holders_at_every_commit(seed: int, pipelines: int
         come(cluster, ranges, units)
     assert cluster.begin(is_first=True)
     for what in story:
-        if what in "kjm":
-            {"k": die, "m": move, "j": lambda one: come(one, rng.choice(a_cut(rng)), units)}[what](cluster)
+        if what in "kmj":
+            happen(cluster, what, units)
         elif what == "b":
             if not cluster.begin(breaks=True):
                 break
@@ -172,6 +173,16 @@ def test_all_blocks_have_their_holders_at_every_commit(seed: int, pipelines: int
                 break
             check_whole(cluster)
             cluster.step(gathers=what == "g")
+
+
+def happen(cluster: Cluster, what: str, units: int) -> None:
+    """Somebody dies, some move, or somebody comes."""
+    if what == "k":
+        die(cluster)
+    elif what == "m":
+        move(cluster)
+    else:
+        come(cluster, cluster.rng.choice(a_cut(cluster.rng)), units)
 
 
 def come(cluster: Cluster, ranges: tuple[Layers, ...], units: int) -> None:

@@ -766,9 +766,10 @@ class ToyCluster:
                 worker.run = None
             case TakeStep():
                 self._step(worker, action)
-            case SavePart(_, iteration, layers):
+            case SavePart(_, iteration, layers, together):
                 is_held = worker.state is not None and set(range(*layers)) <= set(worker.state)
-                part = CheckpointFile(f"layers-{layers[0]}", layers, "0", 1.0)
+                own = (together.index(worker.name), len(together)) if together else None
+                part = CheckpointFile(f"layers-{layers[0]}", layers, "0", 1.0, part=own)
                 return Saved(iteration, part if is_held else None, None if is_held else "not held")
             case PublishWhole(publish):
                 path = f"step-{publish.iteration}" if publish.parts else None
