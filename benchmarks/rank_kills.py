@@ -12,10 +12,12 @@ its place. Then every loss is held against that of one process without faults.
 """
 
 import argparse
+import json
 import random
 import signal
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
@@ -90,13 +92,14 @@ def main() -> None:
     """Kill in each of the jobs, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of each job")
-    parser.add_argument("--only", default="", help="the jobs whose name holds this")
+    parser.add_argument("--only", choices=[*CASES], help="this job alone")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", default="-")
+    parser.add_argument("-o", "--output", default="-", help="jobs of a file that is there stay in it")
     given = parser.parse_args()
-    found = {
-        name: measured(*case, given.kills, given.seed) for name, case in CASES.items() if name.startswith(given.only)
-    }
+    there = Path(given.output)
+    found = json.loads(there.read_text())["jobs"] if there.is_file() else {}
+    for name in [given.only] if given.only else CASES:
+        found[name] = measured(*CASES[name], given.kills, given.seed)
     write_result({"jobs": found}, given.output)
 
 

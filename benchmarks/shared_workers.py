@@ -8,7 +8,11 @@ others do on the machine adds to all of them.
 
 Run: a plan of 2 stages, 2 pipelines and 2 ranks a worker, paced, on 8 processes, against its simulation.
 
-    python benchmarks/shared_workers.py --output shared_workers.json
+Job: the same plan as `rtk run` has it, against `rtk simulate`, with the same trace: nothing happens, a rank is killed
+and another one joins later, or one that stands by takes over in the same iteration. Of each the iterations with all
+workers and without one, and the losses against those of a job of one GPU a worker (float64).
+
+    python benchmarks/shared_workers.py --output shared_workers.json [--only job]
 """
 
 import argparse
@@ -27,6 +31,7 @@ from statistics import median
 import torch
 from torch import nn
 
+import rtk
 from rtk.benchmarks.common import in_turns, write_result
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
@@ -34,6 +39,7 @@ from rtk.profilers.models.gpt import TENSOR_PARALLEL, Block, gpt_layers, languag
 from rtk.profilers.models.joint import ModelCuts
 from rtk.profilers.models.presets import GptConfig
 from rtk.profilers.models.sharding import shard_of
+from rtk.runners.resilience.events import IterationCommitted
 from rtk.runners.simulator import simulate
 from rtk.runners.torch.groups import TCPStore
 from rtk.runners.torch.rank_group import RankGroup
@@ -41,7 +47,8 @@ from rtk.runners.torch.runner import PlanRunner
 from rtk.runners.torch.stage import TorchStage
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
-from rtk.schemas.timeline import Span
+from rtk.schemas.timeline import Span, Timeline
+from rtk.schemas.trace import Trace, TraceEvent
 
 CUTS = ModelCuts(TENSOR_PARALLEL)
 BLOCK = GptConfig(blocks=1, width=768, heads=12, vocabulary=64, positions=256)
@@ -50,6 +57,13 @@ ROUNDS, REPEATS = 4, 3
 DEGREES = (2, 4)
 
 SMALL = GptConfig(blocks=2, width=32, heads=4, vocabulary=64, positions=16)
+JOB_ITERATIONS, FAILS_IN, JOINS_IN = 12, 3, 7
+LOST = TraceEvent("fail", iteration=FAILS_IN, worker="1/1", gpu=1)
+TRACES = {
+    "nothing happens": Trace(()),
+    "joins later": Trace((LOST, TraceEvent("join", iteration=JOINS_IN, worker="1/1", gpu=1))),
+    "stands by": Trace((LOST, TraceEvent("join", iteration=FAILS_IN, worker="1/1", gpu=1))),
+}
 RANKS, PACE_S, ITERATIONS = 8, 0.1, 4  # of an F of a layer; the first iteration is not counted
 
 
@@ -57,6 +71,7 @@ def main() -> None:
     """Measure both and write the figures; as `--rank RANK PORT FOLDER`, be one of the processes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", default="-", help="where the JSON goes; standard output by default")
+    parser.add_argument("--only", choices=("cost", "run", "job"), help="one part only")
     parser.add_argument("--rank", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -64,10 +79,16 @@ def main() -> None:
         rank, port, folder = arguments.rank
         (Path(folder) / rank).write_text(json.dumps(paced_rank(int(rank), int(port))))
         return
+    parts: dict[str, Callable[[], object]] = {"cost": costs, "run": run_by_plan_runner, "job": jobs}
+    asked = [arguments.only] if arguments.only else list(parts)
+    write_result({name: parts[name]() for name in asked}, arguments.output)
+
+
+def run_by_plan_runner() -> dict[str, object]:
+    """How long iterations take, measured and simulated, in s."""
     measured_s = run_processes()
     simulated_s = duration_s(simulate(paced_plan()).timeline.spans)
-    run = {"simulated_s": simulated_s, "measured_s": measured_s, "ratio": median(measured_s) / simulated_s}
-    write_result({"cost": costs(), "run": run}, arguments.output)
+    return {"simulated_s": simulated_s, "measured_s": measured_s, "ratio": median(measured_s) / simulated_s}
 
 
 def run_processes() -> list[float]:
@@ -139,11 +160,11 @@ def _sum_of(shares: Sequence[BlockPasses]) -> float:
 # A run and its simulation.
 
 
-def paced_plan() -> Plan:
-    """Two stages, two pipelines, two ranks a worker."""
+def paced_plan(ranks: int = 2) -> Plan:
+    """Two stages, two pipelines, so many ranks a worker."""
     costs = tuple(LayerCost(PACE_S, PACE_S, PACE_S, tensor_parallel=degree) for degree in (1, 2))
     profile = Profile((Layer(costs, activation_bytes=2, weight_stash_bytes=1),) * (SMALL.blocks + 2))
-    return plan_pipeline(profile, Shape(2, 2, 4, tensor_parallel=2), "zero-bubble")
+    return plan_pipeline(profile, Shape(2, 2, 4, tensor_parallel=ranks), "zero-bubble")
 
 
 def paced_rank(rank: int, port: int) -> list[float] | None:
@@ -176,6 +197,49 @@ def paced_rank(rank: int, port: int) -> list[float] | None:
 def duration_s(spans: Sequence[Span]) -> float:
     """From the first operation to the end of the last."""
     return max(span.end_s for span in spans) - min(span.start_s for span in spans)
+
+
+# A job and its simulation.
+
+
+def jobs() -> dict[str, dict[str, object]]:
+    """By what happens: iterations with all workers and with one less, measured over simulated, and losses."""
+    plan, found = paced_plan(), {}
+    _, one_gpu = job_of(paced_plan(ranks=1), Trace(()), is_paced=False)
+    for name, trace in TRACES.items():
+        timeline, losses = job_of(plan, trace, is_paced=True)
+        simulated = rtk.inject(plan, trace, iterations=JOB_ITERATIONS).timeline
+        measured_s, promised_s = (iterations_of(one) for one in (timeline, simulated))
+        away = range(FAILS_IN + 1, JOINS_IN) if name == "joins later" else range(0)
+        changing = (FAILS_IN, FAILS_IN + 1, JOINS_IN)  # the iterations in which somebody comes or goes
+        back = [number for number in range(1, JOB_ITERATIONS) if number not in (*away, *changing)]
+        ratios = {
+            which: median(measured_s[n] for n in numbers) / median(promised_s[n] for n in numbers)
+            for which, numbers in (("all workers", back), ("without one", away))
+            if numbers
+        }
+        unlike = max(abs(one - other) for one, other in zip(losses, one_gpu, strict=True))
+        found[name] = {"measured over simulated": ratios, "losses differ by": unlike, "measured_s": measured_s}
+    return found
+
+
+def job_of(plan: Plan, trace: Trace, *, is_paced: bool) -> tuple[Timeline, list[float]]:
+    """A job of real processes to which a trace happens: its timeline and losses."""
+    with tempfile.TemporaryDirectory() as folder:
+        faults, timeline = Path(folder) / "faults.jsonl", Path(folder) / "run.json"
+        rtk.write(faults, trace)
+        model = f"{Path(__file__).parent / 'cut_gpt.py'}:layers"
+        training = rtk.TrainingConfig(model, microbatch_size=2, sequence_length=16, paced=is_paced)
+        how = rtk.JobConfig(JOB_ITERATIONS, inject=str(faults), timeline=str(timeline))
+        happened = rtk.run(plan, training, how)
+        losses = [one.loss for one in happened if isinstance(one, IterationCommitted) and one.loss is not None]
+        return rtk.read(timeline, Timeline), losses
+
+
+def iterations_of(timeline: Timeline) -> list[float]:
+    """How long each iteration took, in s."""
+    numbers = range(JOB_ITERATIONS)
+    return [duration_s([span for span in timeline.spans if span.iteration == number]) for number in numbers]
 
 
 if __name__ == "__main__":

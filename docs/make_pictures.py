@@ -1,5 +1,6 @@
 """The README's pictures: python docs/make_pictures.py
 
+`images/rank-survives.svg` is a real run of workers of two processes each, of which one process is killed and replaced.
 `images/placements.svg` are four plans of one model, placed otherwise. `images/placement-loss.svg` is a V that has lost
 a worker: planned, simulated, and a real run. `images/survives.svg` is a real run, too: the quickstart's, with a killed
 worker. `images/goodput.svg` is a replay, on a virtual clock, of a trace of spot
@@ -100,6 +101,23 @@ def survives() -> str:
         return picture.read_text()
 
 
+def rank_survives() -> str:
+    """A run of eight processes, two a worker: one of them is killed, the others go on, and a spare one joins."""
+    profile = stretched(rtk.profile_measured("gpt-tiny", repeats=5, tp=(1, 2)))
+    plan = rtk.plan_pipeline(profile, schedule="zero-bubble", pp=2, dp=2, microbatches=4, tensor_parallel=2)
+    back = TraceEvent("join", iteration=FAILS_IN + 3, worker="1/1", gpu=1)
+    trace = Trace((TraceEvent("fail", iteration=FAILS_IN, worker="1/1", gpu=1), back))
+    with TemporaryDirectory() as folder:
+        faults, timeline = Path(folder) / "faults.jsonl", Path(folder) / "run.json"
+        rtk.write(faults, trace)
+        how = rtk.JobConfig(FAILS_IN + 5, inject=str(faults), timeline=str(timeline))
+        rtk.run(plan, rtk.TrainingConfig("gpt-tiny", paced=True), how)
+        title = "Four workers of two processes; one of 1/1's is killed, and a spare one joins (a real run)"
+        picture = Path(folder) / "picture.svg"
+        rtk.draw(rtk.read(timeline, rtk.Timeline), str(picture), title=title)
+        return picture.read_text()
+
+
 def goodputs() -> dict[str, float]:
     """The share of the training of a cluster that never fails, by policy: a real trace, a computed profile."""
     profile = rtk.profile_analytic("gpt3-6.7b", gpu="a100-sxm", microbatch_size=1)
@@ -155,3 +173,4 @@ if __name__ == "__main__":
     IMAGES.joinpath("goodput.svg").write_text(chart(goodputs()))
     IMAGES.joinpath("gpu-faults.svg").write_text(gpu_faults())
     IMAGES.joinpath("survives.svg").write_text(survives())
+    IMAGES.joinpath("rank-survives.svg").write_text(rank_survives())

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A resilient run under SLURM: the coordinator on the batch host, and one srun task per worker of plan.json.
-#   sbatch --nodes=3 --ntasks=6 docs/slurm.sh            (one task per live worker of the plan)
+# A resilient run under SLURM: the coordinator on the batch host, and one srun task per worker of plan.json, or per GPU of each.
+#   sbatch --nodes=3 --ntasks=6 docs/slurm.sh            (live workers of the plan, times their GPUs)
 # The folder of submission must be shared by all nodes: plan, secret, log and checkpoints are there.
 #SBATCH --job-name=rtk
 #SBATCH --no-kill               # a lost node does not end the job: rtk goes on without its workers

@@ -11,7 +11,7 @@ from .trace import DEADLY, Trace, TraceEvent, joins
 
 
 @dataclass
-class _Unit:
+class _WorkerRanks:
     """A worker's processes in the course of a trace.
 
     Attributes:
@@ -51,8 +51,8 @@ class _Unit:
         return max(self.slow.values(), default=1.0)
 
 
-def _units(plan: Plan) -> dict[str, _Unit]:
-    units = {worker.name: _Unit(plan.gpus_of(worker)) for worker in plan.workers}
+def _units(plan: Plan) -> dict[str, _WorkerRanks]:
+    units = {worker.name: _WorkerRanks(plan.gpus_of(worker)) for worker in plan.workers}
     for worker in plan.workers:
         if worker.failed:
             dead = TraceEvent("fail", worker=worker.name)
@@ -121,7 +121,7 @@ def by_worker(plan: Plan, trace: Trace) -> Trace:
     return Trace(tuple(sorted(events, key=lambda one: (one.time_s or 0.0, one.iteration or 0))))
 
 
-def _seen_from_outside(unit: _Unit, event: TraceEvent) -> Iterator[TraceEvent]:
+def _seen_from_outside(unit: _WorkerRanks, event: TraceEvent) -> Iterator[TraceEvent]:
     """What an event of some ranks means for the worker; the unit takes note of it."""
     before, factor = dict(unit.gone), unit.slowdown
     for rank in unit.concerned(event):

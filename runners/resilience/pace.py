@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.pace import FAR, PaceReport
-from ...schemas.plan import Plan, rank_name
+from ...schemas.plan import Plan, rank_name, worker_of
 from ...schemas.timeline import Span, Timeline
 from . import progress
 from .conditions import cores_here
@@ -95,7 +95,8 @@ class PaceFollower:
         if not self._here:
             return ""
         workers, cores, load = len(self._here), len(frozenset().union(*self._here.values())), os.getloadavg()[0]
-        shared = f"{workers} workers share {cores} cores" if workers > cores else f"{cores} cores"
+        who = "processes" if any(name != worker_of(name) for name in self._here) else "workers"
+        shared = f"{workers} {who} share {cores} cores" if workers > cores else f"{cores} cores"
         if load > max(workers, cores) + 0.5:
             return f"{shared}, load {load:.1f}: other programs are measured too"
         return shared if workers > cores else ""

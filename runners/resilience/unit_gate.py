@@ -16,13 +16,11 @@ it through the gate leads to the same rules.
 NTP ("Nonuniform-Tensor-Parallelism", 2025) names the problem: one lost GPU costs a whole tensor-parallel group.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ...schemas.documents import digest
-from ...schemas.plan import Layers
 from .events import (
     Announce,
     Announcement,
@@ -64,129 +62,16 @@ from .protocol import (
     Whereabouts,
 )
 from .rank_merging import (
-    AT_WORK,
     has_all,
     known_by_all,
     unlike_votes,
     worker_hello,
     worker_ready,
-    worker_saved,
     worker_standing,
     worker_vote,
-    worker_whereabouts,
 )
+from .rank_units import AwaitedUnit, RankProcess, WorkerUnit
 from .rules import CoordinatorRules
-
-Identity = tuple[int, str]  # of a process: its number, and its meeting place
-
-
-@dataclass(eq=False)
-class RankProcess:
-    """One process of a worker of several ranks.
-
-    Attributes:
-        connection: where it is reached.
-        hello: what it said.
-        unit: the whole worker that it is a rank of; None: it waits until there is one.
-        was_seated: it is, or was, a rank of a worker with a seat, and has not heard of an epoch without that.
-        holds: the layers whose state, its own part of it, it has; None: none.
-        as_of: the last commit that its state knows of; None: the latest.
-        entered: the last epoch that it was told of.
-        dropped: what it held until this epoch is not reckoned with, for it had no place then.
-        is_dismissed: it was told to end.
-        heard: what it was told last.
-    """
-
-    connection: int
-    hello: Hello
-    unit: "WorkerUnit | None" = None
-    was_seated: bool = False
-    holds: tuple[Layers, ...] | None = None
-    as_of: int | None = None
-    entered: int = 0
-    dropped: int = 0
-    is_dismissed: bool = False
-    heard: FromCoordinator | None = None
-
-    @property
-    def identity(self) -> Identity:
-        """By which it is known again on another connection."""
-        return self.hello.pid, self.hello.store
-
-    @property
-    def machine(self) -> str | None:
-        """Where it is, as far as it says."""
-        return None if self.hello.cores is None else self.hello.cores.machine
-
-    def has(self, layers: Layers, committed: int) -> bool:
-        """Whether it has the state of these layers as of a commit."""
-        if self.as_of not in (None, committed):
-            return False
-        return any(first <= layers[0] and layers[1] <= stop for first, stop in self.holds or ())
-
-
-@dataclass(eq=False)
-class WorkerUnit:
-    """A worker all of whose ranks are there.
-
-    Attributes:
-        number: of its connection, to the rules: negative.
-        processes: by rank.
-        said: what some of its ranks have said, and not all, by what it is and by rank.
-        inquiry: the number of the last one.
-        answers: to that, by rank.
-        present: by epoch, the ranks whose training threads have said something in it.
-        complaints: by epoch, that which the rules have heard last.
-        is_leaving: whether one of its ranks has said so.
-    """
-
-    number: int
-    processes: tuple[RankProcess, ...]
-    said: dict[tuple[type[Any], Any], dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
-    inquiry: int = 0
-    answers: dict[int, Whereabouts] = field(default_factory=dict)
-    present: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    complaints: dict[int, Suspect] = field(default_factory=dict)
-    is_leaving: bool = False
-
-    @property
-    def worker(self) -> str:
-        """Its name."""
-        return self.processes[0].hello.worker
-
-    @property
-    def not_before(self) -> int:
-        """The first iteration that it wants to take part in."""
-        return max(one.hello.not_before for one in self.processes)
-
-    def all_said(self, rank: int, what: Any, message: Any) -> list[Any] | None:
-        """Note what a rank has said; what all have said, by rank, once they have."""
-        told = self.said[type(message), what]
-        told[rank] = message
-        if len(told) < len(self.processes):
-            return None
-        del self.said[type(message), what]
-        return [told[number] for number in sorted(told)]
-
-    def culprits(self) -> list[RankProcess]:
-        """Who hangs, when the worker does: the ranks that have not answered, or the one that holds up the others."""
-        silent = [one for one in self.processes if one.hello.rank not in self.answers]
-        rank, answer = worker_whereabouts(self.worker, self.answers) if self.answers else (0, None)
-        is_known = answer is not None and (answer.doing in AT_WORK or not silent)
-        return [self.processes[rank]] if is_known else silent
-
-
-@dataclass
-class AwaitedUnit:
-    """A worker with a seat that is expected back after a restart of the coordinator.
-
-    Attributes:
-        identities: of its processes, by rank.
-        back: those that are back, by rank.
-    """
-
-    identities: dict[int, Identity]
-    back: dict[int, RankProcess] = field(default_factory=dict)
 
 
 class UnitGate:
@@ -488,14 +373,14 @@ class UnitGate:
                 is_first, unit.is_leaving = not unit.is_leaving, True
                 return [message] if is_first else []
             case Suspect(epoch=epoch):
-                return self._complaint(unit, rank, epoch, message)
+                return unit.complaint(rank, epoch, message)
             case Whereabouts():
-                return self._whereabouts(unit, rank, message)
+                return unit.whereabouts(rank, message)
             case Saved():
-                return self._saved(unit, rank, message)
+                return unit.saved(rank, message)
             case Ready(epoch=epoch):
                 told = unit.all_said(rank, epoch, message)
-                late = self._complaint(unit, rank, epoch)
+                late = unit.complaint(rank, epoch)
                 return [*(self._joined(unit, told) if told else []), *late]
             case StandingTold(epoch=epoch):
                 told = unit.all_said(rank, epoch, message)
@@ -516,34 +401,6 @@ class UnitGate:
         if found is None:
             self._tear(unit)
         return [] if found is None else [found]
-
-    def _saved(self, unit: WorkerUnit, rank: int, message: Saved) -> list[Saved]:
-        if message.part is None:
-            return [replace(message, error=f"rank {rank}: {message.error}")]
-        told = unit.all_said(rank, (message.iteration, message.part.layers), message)
-        return [worker_saved(told)] if told else []
-
-    def _whereabouts(self, unit: WorkerUnit, rank: int, answer: Whereabouts) -> list[Whereabouts]:
-        if answer.inquiry != unit.inquiry:
-            return []
-        unit.answers[rank] = answer
-        found = worker_whereabouts(unit.worker, unit.answers)[1]
-        # For a rank that is at work the others wait, whatever they have to say yet.
-        return [found] if found.doing in AT_WORK or len(unit.answers) == len(unit.processes) else []
-
-    def _complaint(self, unit: WorkerUnit, rank: int, epoch: int, suspect: Suspect | None = None) -> list[Suspect]:
-        """What is news of a worker's complaint in an epoch: the first one, the first that says with whom it has lost
-        touch (partners that have lost each other do not), and that by now all its ranks are in that epoch."""
-        unit.present[epoch].add(rank)
-        before = known = unit.complaints.get(epoch)
-        if suspect is not None and suspect.peer == unit.worker:
-            suspect = replace(suspect, peer=None)
-        if suspect is not None and (known is None or (known.peer is None and suspect.peer is not None)):
-            known = suspect
-        if known is None:
-            return []
-        unit.complaints[epoch] = replace(known, of_some=len(unit.present[epoch]) < len(unit.processes))
-        return [unit.complaints[epoch]] if unit.complaints[epoch] != before else []
 
     def _has_torn(self, unit: WorkerUnit, rank: int, message: Any) -> bool:
         """Whether some ranks have gone over to other layers in an epoch, and this one, as it shows now, never will."""
@@ -593,6 +450,8 @@ class UnitGate:
             case Inquiry(number):
                 unit.inquiry = number
                 unit.answers.clear()
+            case Epoch(number):
+                unit.begin_epoch(number)
         return unit.processes
 
     def _tell_process(self, process: RankProcess, message: FromCoordinator) -> None:

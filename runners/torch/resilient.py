@@ -14,26 +14,24 @@ stage begins no second step before the first is committed, so one copy is enough
 When somebody is lost it ends the operation under way, and keeps what it has of the iteration (progress.py) until the
 next epoch says what is left of it: its first iteration then has a program of its own, and the next one the plan's.
 
-Its training thread is inside torch most of the time, where nothing reaches it. So it notes what it is about to do
-(`Activity`), and a watch beside it counts for how long it has been doing that, and speaks for it while it cannot. The
-watch also ends the process where it would otherwise stay in the way of others: a wait for other workers, in an epoch
-that is over, is woken within milliseconds (`Interruption`); who is still in it after seconds was not (gloo loses a
-wake-up now and then, docs/developing.md), and nothing else will wake it.
+Its training thread is inside torch most of the time, where nothing reaches it: watch.py says who wakes it, and who
+ends the process where nothing does.
+
+A worker may be several ranks, each of them such a process, which hold slices of the same layers (layer_shares.py) and
+stop together (team.py).
 """
 
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -47,13 +45,8 @@ from ...schemas.resumption import Rest, Standing, nothing_of
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..program import (
-    AllReduce,
-    BeginSum,
-    Compute,
     Instruction,
-    Pair,
     Program,
-    Receive,
     Send,
     computed_in,
     lower,
@@ -61,13 +54,10 @@ from ..program import (
 )
 from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
-from ..resilience.progress import HUNG, LET_GO_S
 from ..resilience.protocol import (
-    Doing,
     End,
     Epoch,
     FromCoordinator,
-    Halt,
     Inquiry,
     LossesTold,
     MicrobatchLoss,
@@ -104,19 +94,19 @@ from ..resilience.worker_rules import (
     WorkerRules,
     plan_of,
 )
-from ..virtual.cluster import COMPUTE_S, ROUNDS, Ranks, exchanges_of
 from .boundaries import Boundary, boundary_samples, like, zeros
 from .checkpoint import take_over
 from .connections import Connections
 from .data.provider import Provider
 from .evaluation import evaluate
+from .examination import examine
 from .faults import Injection
 from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
 from .layer_shares import LayerShares
 from .layout import RankLayout
-from .plane import Plane, expect, reach, seat_of, see_everybody
+from .plane import Plane, expect, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
 from .rank import Rank
@@ -128,237 +118,11 @@ from .saving import BlockHoldings, load_saved, publish_whole, save_part
 from .slice_sums import SliceSums
 from .spare_layers import LayersToFill, SpareLayers
 from .task import Task
-from .team import Team, takes_all
+from .team import takes_all
 from .ties import ties_of, trained_together
-from .transport import EXAMINATION_TAG, LostTouchError, StalledError, Transport
+from .transport import LostTouchError, StalledError
 from .trees import Tree, on_tensors
-
-# How a worker's main thread, which waits in gloo most of the time, learns that its epoch is over.
-
-
-class Interruption:
-    """Between the thread that hears the coordinator and the one that trains.
-
-    Only groups of an older epoch are woken: a fresh transport must not be interrupted by the very message that it was
-    made for. The sums of this worker's own ranks go on where all of them regroup, for they stop together (team.py).
-
-    Args:
-        worker: its name.
-
-    Attributes:
-        end: how the job, or this worker's part in it, has ended; None while it has not.
-    """
-
-    def __init__(self, worker: str = "") -> None:
-        self._worker = worker
-        self._team: Team | None = None
-        self._spares_team = False
-        self._lock = threading.Lock()
-        self._epoch = 0
-        self._newest: float = 0
-        self.end: End | None = None
-        self._superseded: Future[None] = Future()
-        self._transport: Transport | None = None
-        self._waking: Future[None] | None = None
-
-    def begin(self, epoch: int) -> "Future[None]":
-        """Training enters an epoch; the future is done as soon as a newer one, or the end, has been announced."""
-        with self._lock:
-            self._epoch, self._superseded, self._transport = epoch, Future(), None
-            self._team, self._spares_team = None, False
-            if self._newest > epoch:
-                self._superseded.set_result(None)
-            return self._superseded
-
-    def guard(self, transport: Transport, team: Team | None = None) -> None:
-        """Interrupt these when their epoch is over, at once if it is already."""
-        with self._lock:
-            self._transport, self._team = transport, team
-            is_over, ends_team = self._superseded.done(), not self._spares_team
-        if is_over:
-            transport.interrupt()
-            if team is not None and ends_team:
-                team.interrupt()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the epoch that training is in has been superseded."""
-        return self._superseded.done()
-
-    @property
-    def spares_team(self) -> bool:
-        """Whether, though the epoch is over, this worker's ranks still come to a place where all of them stop."""
-        return self._spares_team
-
-    def announce(self, message: FromCoordinator) -> None:
-        """In the hearing thread, before the message is handed on: wake whoever waits in an older epoch."""
-        number = message.epoch if isinstance(message, Epoch | Regroup) else float("inf")
-        assert isinstance(message, Epoch | Regroup | Halt | End)
-        with self._lock:
-            self.end = message if isinstance(message, End) else self.end
-            self._newest = max(self._newest, number)
-            if number <= self._epoch or (self._superseded.done() and not self._spares_team):
-                return
-            was_over, self._spares_team = self._superseded.done(), self._regroups(message)
-            if not was_over:
-                self._superseded.set_result(None)
-            transport = None if was_over else self._transport
-            team = None if self._spares_team else self._team
-        if transport is not None or team is not None:
-            # It takes some milliseconds; who is woken early need not wait for that to go on.
-            self._waking = in_thread(partial(_interrupt, [one for one in (transport, team) if one]), "interrupting")
-
-    def _regroups(self, message: FromCoordinator) -> bool:
-        """Whether all of this worker's ranks are among those who go on."""
-        return isinstance(message, Regroup) and seat_of(self._worker, message.members) is not None
-
-    def wait(self, limit_s: float) -> None:
-        """Wait until nobody is being woken any more: a thread inside torch must not outlive the interpreter."""
-        if self._waking is not None:
-            wait([self._waking], limit_s)
-
-
-def _interrupt(those: Sequence[Transport | Team]) -> None:
-    for one in those:
-        one.interrupt()
-
-
-TICK_S = 0.25
-
-
-@dataclass(frozen=True, eq=False)
-class Stay:
-    """A place that the training thread is in; another one each time that it moves.
-
-    Attributes:
-        epoch: as in Whereabouts.
-        doing: as in Whereabouts.
-        what: what it executes, or the words for it.
-        peers: the ranks that it waits for.
-        names: of the epoch's workers, by rank.
-        team: of its own worker's other ranks, the processes, where it waits for them.
-    """
-
-    epoch: int
-    doing: Doing
-    what: Instruction | str
-    peers: Collection[int] = ()
-    names: Sequence[str] = ()
-    team: tuple[str, ...] = ()
-
-
-class Activity:
-    """What the training thread notes; nothing that takes time, and no lock.
-
-    Args:
-        team: the other processes of its worker.
-    """
-
-    def __init__(self, team: tuple[str, ...] = ()) -> None:
-        self._team = team
-        self.stay = Stay(0, "preparing", "its stage")
-
-    def enter(self, epoch: int, names: Sequence[str]) -> None:
-        """The thread is in an epoch, whose workers are known by rank, and makes its stage ready."""
-        self.stay = Stay(epoch, "preparing", "its stage", (), names)
-
-    def be(self, doing: Doing, what: Instruction | str, peers: Collection[int] = ()) -> None:
-        """The thread is about to do something, for which it may wait for the ranks `peers`."""
-        last = self.stay
-        self.stay = Stay(last.epoch, doing, what, peers, last.names)
-
-    def wait_for_team(self) -> Stay:
-        """The thread is about to wait for the other ranks of its worker; gives where it was."""
-        last = self.stay
-        self.stay = replace(last, doing="waiting", peers=(), team=self._team)
-        return last
-
-    def execute(self, instruction: Instruction) -> None:
-        """The thread is about to execute an instruction of its program."""
-        match instruction:
-            case Receive(_, source):
-                self.be("waiting", instruction, (source,))
-            case AllReduce():
-                self.be("waiting", instruction, sorted({rank for group in instruction.groups for rank in group}))
-            case _:
-                self.be("computing", instruction)
-
-
-class ActivityTimer:
-    """Counts for how long the training thread has been where it is; while this process is stopped no time passes.
-
-    Args:
-        activity: of the training thread.
-        interruption: of its epochs.
-        worker: its name.
-
-    Attributes:
-        on_stuck: called once, with the exit code and the reason for which this process is to end: the thread does not
-            let go of an epoch that is over, or the process has been told to end and it does not heed that.
-    """
-
-    def __init__(self, activity: Activity, interruption: Interruption, worker: str) -> None:
-        self._activity, self._interruption, self._worker = activity, interruption, worker
-        self.on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None
-        self._seen = activity.stay
-        self._idle_s = 0.0
-        self._over_s = 0.0  # for how long it has been there since it was to let go
-        self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-
-    def start(self) -> None:
-        """Begin to count."""
-        self._thread.start()
-
-    def answer(self, inquiry: Inquiry) -> Whereabouts:
-        """For the link, in its thread: where the training thread is."""
-        stay = self._activity.stay
-        idle_s = self._idle_s if stay is self._seen else 0.0
-        peers = stay.team or tuple(name for name in (stay.names[rank] for rank in stay.peers) if name != self._worker)
-        return Whereabouts(inquiry.number, stay.epoch, stay.doing, words_of(stay.what), idle_s, peers)
-
-    def close(self) -> None:
-        """Watch no more."""
-        self._is_closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_closed.wait(TICK_S):
-            stay = self._activity.stay
-            is_same, self._seen = stay is self._seen, stay
-            self._idle_s = self._idle_s + TICK_S if is_same else 0.0
-            self._over_s = self._over_s + TICK_S if is_same and self._is_to_let_go(stay) else 0.0
-            if self._over_s >= LET_GO_S:
-                end = self._interruption.end
-                over = "its part in the job" if end else f"epoch {stay.epoch}"
-                self.on_stuck(end.exit_code if end else HUNG, f"its training thread does not let go of {over}")
-                return
-
-    def _is_to_let_go(self, stay: Stay) -> bool:
-        """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the end."""
-        if self._interruption.end is not None:
-            return stay.doing in ("computing", "waiting", "joining")
-        if stay.team and self._interruption.spares_team:  # who may have something to compute before that
-            return False
-        return self._interruption.is_over and stay.doing in ("waiting", "joining")
-
-
-def words_of(what: Instruction | str) -> str:
-    """An instruction in a few words."""
-    match what:
-        case str():
-            return what
-        case Compute(operation):
-            stage = "" if operation.stage is None else operation.stage
-            return f"{stage}{operation.kind}{operation.pipeline}.{operation.microbatch}"
-        case Pair(forward, backward):
-            return f"{words_of(forward)} and {words_of(backward)}"
-        case Receive(message):
-            return f"{message.kind} {message.pipeline}.{message.microbatch}"
-        case BeginSum() | AllReduce():
-            return "all-reduce"
-    return type(what).__name__.lower()
-
+from .watch import Activity, ActivityTimer, Interruption
 
 CLOSING_S = 5.0  # how long a worker that is done waits for its connections to be closed
 
@@ -932,82 +696,3 @@ def _program(plan: str, ties: tuple[tuple[int, ...], ...]) -> Program:
 @lru_cache(maxsize=2)
 def _program_of_rest(plan: str, rest: Rest, ties: tuple[tuple[int, ...], ...]) -> Program:
     return lower_rest(plan_of(plan), rest, ties)
-
-
-# A worker's part in the examination of suspicious groups, between two iterations (cluster.py has the whole).
-
-
-SIZE, PRODUCTS = 256, 5  # of matrices so large, so many: some 10 ms on a slow core
-MESSAGE = 16384  # numbers of 4 bytes
-
-
-def examine(rank: Rank, groups: Sequence[Ranks], names: Sequence[str], transport: Transport) -> Examined | None:
-    """Multiply matrices, and exchange messages with the others of this rank's groups.
-
-    Args:
-        rank: who does it, as slow as it is.
-        groups: all groups that are examined, in ranks, in the same order for all.
-        names: of the workers, by rank.
-        transport: reaches the others, with nothing but this under way.
-
-    Returns:
-        What was measured; None for a rank in none of the groups.
-
-    Raises:
-        RuntimeFailedError: a connection broke, or was interrupted.
-    """
-    own = [pair for group in groups if rank.number in group for pair in exchanges_of(group) if rank.number in pair]
-    if not own:
-        return None
-    compute_s = _compute_s(rank)
-    exchanges: list[tuple[str, float]] = []
-    for first, second in own:
-        if rank.number == second:
-            _answer(transport, first)
-        else:
-            exchanges.append((names[second], _exchange(rank, transport, second)))
-    return Examined(compute_s, tuple(exchanges))
-
-
-def _compute_s(rank: Rank) -> float:
-    """What the products take, slowed down as operations are; in a paced run what they are to take."""
-    begun_s = time.perf_counter()
-    factor = torch.rand(SIZE, SIZE, device=rank.held.device)
-    took_s = PRODUCTS * median(_product_s(factor) for _ in range(PRODUCTS))
-    if rank.paced:
-        took_s = max(took_s, COMPUTE_S * rank.own_slowdown)
-    took_s *= rank.slowdown
-    time.sleep(max(0.0, begun_s + took_s - time.perf_counter()))
-    return took_s
-
-
-def _product_s(factor: torch.Tensor) -> float:
-    begun_s = time.perf_counter()
-    torch.mm(factor, factor)
-    if factor.is_cuda:
-        torch.cuda.synchronize(factor.device)
-    return time.perf_counter() - begun_s
-
-
-def _exchange(rank: Rank, transport: Transport, second: int) -> float:
-    """Seconds from a message to its answer, at best."""
-    message = torch.zeros(MESSAGE)
-    transport.post_receive(EXAMINATION_TAG, second, message)
-    transport.receive(EXAMINATION_TAG, second)  # it is there
-    took_s = []
-    for _ in range(ROUNDS):
-        transport.post_receive(EXAMINATION_TAG, second, message)
-        begun_s = rank.now_s()
-        transport.deliver(EXAMINATION_TAG, second, message)
-        transport.receive(EXAMINATION_TAG, second)
-        took_s.append(rank.now_s() - begun_s)
-    return min(took_s)
-
-
-def _answer(transport: Transport, first: int) -> None:
-    message = torch.zeros(MESSAGE)
-    for _ in range(ROUNDS):
-        transport.post_receive(EXAMINATION_TAG, first, message)
-        transport.deliver(EXAMINATION_TAG, first, message)  # at first: that it is there
-        transport.receive(EXAMINATION_TAG, first)
-    transport.deliver(EXAMINATION_TAG, first, message)

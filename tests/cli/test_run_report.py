@@ -36,6 +36,8 @@ from rtk.runners.resilience.events import (
     ModelEvaluated,
     PaceExplained,
     PlanKept,
+    RanksOrphaned,
+    RanksReplaced,
     Recovered,
     Relieved,
     WorkerFailed,
@@ -197,6 +199,8 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
             epoch(5, 8, moved, ["1/0"]),
             WorkerRefused(epoch=5, worker="9/9\x1b[2J", reason="the plan has no worker 9/9"),
             WorkerFailed(epoch=5, worker="1/0", reason="connection closed while joining"),
+            RanksOrphaned(epoch=5, worker="1/0", missing=(1,), waiting=(0, 2, 3)),
+            RanksReplaced(epoch=5, worker="1/0", ranks=(1,), lacking=(1,)),
             CheckpointSaved(epoch=5, iteration=8, path=None, seconds=1, error="No space left"),
         ]
     )
@@ -211,7 +215,9 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "epoch 5: 3 workers · 1/0 vacant · 1/0 at 0/1 · predicted 100 ms",
         "12:03:09  worker 9/9?[2J was refused: the plan has no worker 9/9",
         "12:03:10  worker 1/0 failed: connection closed while joining",
-        "12:03:11  checkpoint after 8 iterations failed: No space left",
+        "12:03:11  ranks 0, 2 and 3 of worker 1/0 wait for rank 1",
+        "12:03:12  rank 1 of worker 1/0 was replaced: the worker is whole again",
+        "12:03:13  checkpoint after 8 iterations failed: No space left",
     ]
 
 

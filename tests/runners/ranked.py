@@ -93,11 +93,11 @@ def task_of(
     plan: Plan,
     process: str,
     clip_norm: float | None = None,
+    is_sharded: bool = False,
     secret: bytes = b"",
     hostname: str = "",
-    is_sharded: bool = False,
 ) -> Any:
-    """What a rank `k/i:r` of a plan's worker trains."""
+    """What a rank `k/i:r` of a plan's worker trains, maybe with peers that share the optimizer's state."""
     import torch
 
     from rtk.profilers.models.gpt import TENSOR_PARALLEL, language_model_loss
@@ -113,7 +113,7 @@ def task_of(
         language_model_loss,
         lambda ones: torch.optim.AdamW(ones, lr=RATE),
         batches(plan.total_microbatches()),
-        {"lr": RATE, "shard_optimizer": is_sharded},
+        {"lr": RATE} | ({"shard_optimizer": True} if is_sharded else {}),
         secret,
         hostname=hostname,
         clip_norm=clip_norm,
@@ -127,11 +127,11 @@ def be_rank(
     plan: bytes,
     process: str,
     clip_norm: float | None,
+    is_sharded: bool,
     addresses: list[str],
     secret: bytes,
     patience_s: float,
     lifeline: str | None,
-    is_sharded: bool = False,
 ) -> None:
     """One rank's process, from its beginning to its end."""
     from rtk.runners.torch.worker import be_worker
@@ -140,7 +140,7 @@ def be_rank(
         os.environ[LIFELINE] = str(os.open(lifeline, os.O_RDWR))
     known = parse_document(plan, Plan, "the plan")
     try:
-        be_worker(lambda host: task_of(known, process, clip_norm, secret, host, is_sharded), addresses, patience_s)
+        be_worker(lambda host: task_of(known, process, clip_norm, is_sharded, secret, host), addresses, patience_s)
     except RtkError as error:
         print(f"{process}: {error.what}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -160,15 +160,10 @@ if __name__ != "worker":
         """
 
         def __init__(
-            self,
-            plan: Plan,
-            iterations: int,
-            clip_norm: float | None = None,
-            is_sharded: bool = False,
-            **how: Any,
+            self, plan: Plan, iterations: int, clip_norm: float | None = None, is_sharded: bool = False, **how: Any
         ) -> None:
             super().__init__(plan, JobConfig(iterations, **how), TrainingConfig(), is_watchful=False)
-            self._clip_norm, self._is_sharded = clip_norm, is_sharded
+            self._trains = clip_norm, is_sharded
 
         def __enter__(self) -> "RankedJob":
             self.conductor.warm_up()
@@ -189,8 +184,8 @@ if __name__ != "worker":
             """Start a rank `k/i:r`, its replacement, or one that waits to be that."""
             line = lifeline_if_any()
             path = None if line is None else f"/proc/{os.getpid()}/fd/{line.file}"
-            known = (canonical(self.plan), name, self._clip_norm, self.addresses, self.secret, PATIENCE_S, path)
-            process = fork(__file__, *known, self._is_sharded)
+            told = (canonical(self.plan), name, *self._trains, self.addresses, self.secret, PATIENCE_S, path)
+            process = fork(__file__, *told)
             self.processes[name] = process
             if line is not None:
                 self._files.append(line.file)

@@ -21,8 +21,8 @@ from rtk.planners.shape import Shape  # noqa: E402
 from rtk.profilers.failslow.monitor.ring import monitor_of  # noqa: E402
 from rtk.runners import passes  # noqa: E402
 from rtk.runners.program import Sending  # noqa: E402
+from rtk.runners.torch.examination import examine  # noqa: E402
 from rtk.runners.torch.faults import DelayedTransport, slowest_links  # noqa: E402
-from rtk.runners.torch.resilient import examine  # noqa: E402
 from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.runners.virtual.cluster import (  # noqa: E402
     COMPUTE_S,

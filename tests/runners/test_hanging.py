@@ -17,8 +17,8 @@ from rtk.planners.shape import Shape  # noqa: E402
 from rtk.runners.program import AllReduce, Compute, GradientBucket, Message, Receive  # noqa: E402
 from rtk.runners.resilience.progress import HUNG  # noqa: E402
 from rtk.runners.resilience.protocol import End, Epoch, Inquiry  # noqa: E402
-from rtk.runners.torch import resilient  # noqa: E402
-from rtk.runners.torch.resilient import Activity, ActivityTimer, Interruption  # noqa: E402
+from rtk.runners.torch import watch as watching  # noqa: E402
+from rtk.runners.torch.watch import Activity, ActivityTimer, Interruption  # noqa: E402
 from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
 from rtk.schemas.orders import Operation  # noqa: E402
 from rtk.schemas.profile import Layer, LayerCost, Profile  # noqa: E402
@@ -90,8 +90,8 @@ def test_who_hangs_is_given_up_alone_and_its_process_ends(tmp_path: Path) -> Non
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Activity, Interruption, ActivityTimer, list[Any]]]:
     """A watch that counts in hundredths of a second, and what it says of a thread that is stuck."""
-    monkeypatch.setattr(resilient, "TICK_S", 0.01)
-    monkeypatch.setattr(resilient, "LET_GO_S", 0.1)
+    monkeypatch.setattr(watching, "TICK_S", 0.01)
+    monkeypatch.setattr(watching, "LET_GO_S", 0.1)
     thread, interruption = Activity(), Interruption()
     stuck: list[Any] = []
     watch = ActivityTimer(thread, interruption, "0/1")

@@ -282,7 +282,7 @@ def test_a_step_that_is_undone() -> None:
         factor = float("inf") if any(torch.equal(target, one) for one in marked) else 1.0
         return language_model_loss(output, target) * factor
 
-    job = shared(job_of(slipstream("staggered", 2, 3), 8, ("1/1", 4)))
+    job = shared(job_of(slipstream("staggered", 2, 3), 8, ("1/1", 1)))
     job.loss = loss
     finished = job.run()
     assert finished.exit_code == 0, finished.reason

@@ -2,10 +2,12 @@
 
 import copy
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from rtk.runners.torch.data.provider import Provider
 from rtk.runners.torch.evaluation import HeldOut
 from rtk.runners.torch.layout import RankLayout
 from rtk.runners.torch.recut import recut
-from rtk.runners.torch.runner import PlanRunner, check_cuts, cut_ties
+from rtk.runners.torch.runner import PlanRunner, check_cuts, check_model, cut_ties
 from rtk.runners.torch.ties import ties_of
 from rtk.schemas.degrees import Degrees
 from rtk.schemas.errors import InvalidInputError
@@ -443,3 +445,21 @@ def test_key_value_heads_may_be_fewer_than_ranks(degrees: Sequence[int], schedul
 def test_a_lowered_worker_steps_as_all_others() -> None:
     """Norms, by which gradients are clipped, count all once where one pipeline has four ranks a worker and one two."""
     assert_trains_alike(lowered(plan(2, dp=2), (4, 2)), clip_norm=0.5)
+
+
+def test_parameters_that_other_ranks_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DTensor's sums are torch's own, in which the others would wait for a rank that dies: it is named, and why."""
+
+    class Spread(nn.Parameter):
+        """Stands for a DTensor, which only a process group of torch's own can make."""
+
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", SimpleNamespace(DTensor=Spread))  # type: ignore[arg-type]
+    layers = model()
+    check_model(plan(2), layers)
+    norm: Any = layers[-1].get_submodule("norm") if hasattr(layers[-1], "norm") else layers[-1]
+    name, parameter = next(iter(norm.named_parameters(recurse=False)))
+    setattr(norm, name, Spread(parameter.detach()))
+    with pytest.raises(InvalidInputError, match=f"{name} is a DTensor") as caught:
+        check_model(plan(2), layers)
+    assert caught.value.where == f"layer {LAYERS - 1}"
+    assert "tensor_parallel=" in (caught.value.fix or "")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rtk.runners.program import AllReduce, Compute, Instruction, Message, Receive
 from rtk.runners.resilience.protocol import End, Epoch, RankAssignment, Regroup
-from rtk.runners.torch.resilient import Interruption
 from rtk.runners.torch.team import Team, TeamLostError, takes_all
+from rtk.runners.torch.watch import Interruption
 from rtk.schemas.errors import RuntimeFailedError
 from rtk.schemas.orders import Kind, Operation
 from rtk.schemas.resumption import HeldMessages, LedgerEntry, Standing, common_standing
