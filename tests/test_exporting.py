@@ -99,7 +99,6 @@ def test_slices_of_ranks_are_put_together(tmp_path: Path) -> None:
     parts = [
         write_part(tmp_path / "two", 7, layers, own, Divisions(cuts), rank=(rank, 2)) for rank, own in enumerate(slices)
     ]
-    assert parts[1].size_bytes < 0.6 * sum(one.nbytes for one in state.values())
     manifest = Checkpoint(7, layers[1], "0" * 64, 0, 1, tuple(parts), hugging_face=model.names)
     for name, folder in (("one", whole), ("both", publish(tmp_path / "two", manifest))):
         export_checkpoint(str(folder), str(tmp_path / name))
