@@ -213,11 +213,10 @@ class UnitGate:
         if chosen is None:
             return
         unit = self._unit(chosen)
-        orphaned = [one for one in chosen if one.was_seated]
-        if orphaned and len(orphaned) < len(chosen):
-            replaced = tuple(one.hello.rank for one in chosen if not one.was_seated)
+        replaced = tuple(one.hello.rank for one in chosen if not one.entered)
+        if 0 < len(replaced) < len(chosen):
             committed = self._rules.committed
-            has = {one.hello.rank for one in orphaned if one.holds and one.as_of in (None, committed)}
+            has = {one.hello.rank for one in chosen if one.holds and one.as_of in (None, committed)}
             lacking = tuple(one.hello.rank for one in chosen if one.hello.rank not in has)
             self._announce(RanksReplaced(worker=worker, ranks=replaced, lacking=lacking))
         yield Arrived(self._now_s, unit.number, worker_hello([one.hello for one in chosen]))
