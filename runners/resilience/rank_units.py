@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...schemas.plan import Layers
-from .protocol import FromCoordinator, Hello, Saved, StandingTold, Suspect, Vote, Whereabouts
+from .protocol import Hello, Saved, StandingTold, Suspect, Vote, Whereabouts
 from .rank_merging import AT_WORK, worker_saved, worker_whereabouts
 
 Identity = tuple[int, str]  # of a process: its number, and its meeting place
@@ -25,7 +25,6 @@ class RankProcess:
         entered: the last epoch that it was told of.
         dropped: what it held until this epoch is not reckoned with, for it had no place then.
         is_dismissed: it was told to end.
-        heard: what it was told last.
     """
 
     connection: int
@@ -37,7 +36,6 @@ class RankProcess:
     entered: int = 0
     dropped: int = 0
     is_dismissed: bool = False
-    heard: FromCoordinator | None = None
 
     @property
     def identity(self) -> Identity:

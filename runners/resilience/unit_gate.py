@@ -16,8 +16,10 @@ it through the gate leads to the same rules.
 NTP ("Nonuniform-Tensor-Parallelism", 2025) names the problem: one lost GPU costs a whole tensor-parallel group.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...schemas.documents import digest
@@ -88,10 +90,14 @@ class UnitGate:
         self._digest = digest(job.plan)
         self._settings: dict[str, Any] | None = None
         self._processes: dict[int, RankProcess] = {}
+        self._ranks = defaultdict[str, list[RankProcess]](list)  # the same by worker, in the order of their arrival
+        self._stirred: dict[str, None] = {}  # workers that may be whole by now
         self._units: dict[int, WorkerUnit] = {}
         self._awaited: dict[str, AwaitedUnit] = {}
+        self._dismissed: list[RankProcess] = []  # who has been told to end, and is forgotten in a moment
         self._count = 0  # of units so far
         self._epoch: tuple[Epoch, Epoch] | None = None  # the last one, as the rules and as the ranks know it
+        self._announced: Epoch | Regroup | Halt | None = None  # what orphans have heard last
         self._now_s = 0.0
         self._out: list[Instruction] = []
         self._notes: list[Instruction] = []
@@ -132,6 +138,8 @@ class UnitGate:
                 process.was_seated = True
                 process.entered = process.dropped = hello.returning.epoch
             self._processes[event.connection] = process
+            self._ranks[hello.worker].append(process)
+            self._stirred[hello.worker] = None
             if self._is_awaited(process):
                 self._take_back(process)
 
@@ -173,7 +181,11 @@ class UnitGate:
 
     def _waiting(self, worker: str) -> list[RankProcess]:
         """A worker's processes that are ranks of no whole worker, in the order of their arrival."""
-        return [one for one in self._processes.values() if one.hello.worker == worker and one.unit is None]
+        return [one for one in self._ranks[worker] if one.unit is None]
+
+    def _remove(self, process: RankProcess) -> None:
+        del self._processes[process.connection]
+        self._ranks[process.hello.worker].remove(process)
 
     def _is_seated(self, unit: WorkerUnit) -> bool:
         member = self._rules.members.get(unit.worker)
@@ -184,7 +196,7 @@ class UnitGate:
         phase = self._rules.phase
         if phase in ("halting", "ended") or (phase == "gathering" and not self._is_complete):
             return []
-        workers = dict.fromkeys(one.hello.worker for one in self._processes.values() if one.unit is None)
+        workers, self._stirred = self._stirred, {}
         return [arrived for worker in workers for arrived in self._whole_of(worker)]
 
     @property
@@ -201,11 +213,10 @@ class UnitGate:
         if chosen is None:
             return
         unit = self._unit(chosen)
-        orphaned = [one for one in chosen if one.was_seated]
-        if orphaned and len(orphaned) < len(chosen):
-            replaced = tuple(one.hello.rank for one in chosen if not one.was_seated)
+        replaced = tuple(one.hello.rank for one in chosen if not one.entered)
+        if 0 < len(replaced) < len(chosen):
             committed = self._rules.committed
-            has = {one.hello.rank for one in orphaned if one.holds and one.as_of in (None, committed)}
+            has = {one.hello.rank for one in chosen if one.holds and one.as_of in (None, committed)}
             lacking = tuple(one.hello.rank for one in chosen if one.hello.rank not in has)
             self._announce(RanksReplaced(worker=worker, ranks=replaced, lacking=lacking))
         yield Arrived(self._now_s, unit.number, worker_hello([one.hello for one in chosen]))
@@ -246,22 +257,23 @@ class UnitGate:
             one.unit = unit
         return unit
 
-    def _dissolve(self, unit: WorkerUnit) -> None:
-        """A worker is whole no more; its ranks wait."""
-        is_seated = self._is_seated(unit)
+    def _dissolve(self, unit: WorkerUnit, had_seat: bool) -> None:
+        """A worker is whole no more; its ranks wait, with their state as of the last commit."""
         del self._units[unit.number]
+        self._stirred[unit.worker] = None
         for one in unit.processes:
             one.unit = None
-            if is_seated and one.as_of is None:
+            if had_seat and one.as_of is None:
                 one.as_of = self._rules.committed
 
     # Who is lost
 
     def _lose(self, event: Lost) -> None:
-        process = self._processes.pop(event.connection, None)
+        process = self._processes.get(event.connection)
         if process is None:
             self._pass(event)
             return
+        self._remove(process)
         name, unit = process.hello.process, process.unit
         for awaited in self._awaited.values():
             awaited.back = {rank: one for rank, one in awaited.back.items() if one is not process}
@@ -274,7 +286,7 @@ class UnitGate:
     def _lose_unit(self, unit: WorkerUnit, reason: str) -> None:
         """A worker is whole no more, but it is again at once where somebody waits who can take the place."""
         is_seated = self._is_seated(unit)
-        self._dissolve(unit)
+        self._dissolve(unit, is_seated)
         arrived = self._made_whole()
         self._pass(Lost(self._now_s, unit.number, reason), *arrived)
         if is_seated and not any(one.hello.worker == unit.worker for one in arrived):
@@ -290,7 +302,7 @@ class UnitGate:
         """All its ranks are given up."""
         for one in unit.processes:
             self._out += [Tell(one.connection, End(FAILED, reason)), Drop(one.connection)]
-            del self._processes[one.connection]
+            self._remove(one)
         self._lose_unit(unit, reason)
 
     def _tear(self, unit: WorkerUnit) -> None:
@@ -307,8 +319,9 @@ class UnitGate:
         known = {one.worker: {rank: own.identity for rank, own in enumerate(one.processes)} for one in seated}
         before = {worker: awaited.identities for worker, awaited in self._awaited.items()}
         self._awaited = {worker: AwaitedUnit(identities) for worker, identities in {**before, **known}.items()}
-        self._processes.clear()
-        self._units.clear()
+        for gone in (self._processes, self._ranks, self._units, self._stirred):
+            gone.clear()
+        self._announced = None
         self._pass(event)
 
     def _is_awaited(self, process: RankProcess) -> bool:
@@ -333,8 +346,11 @@ class UnitGate:
 
     def _wait_no_longer(self) -> None:
         """Workers whom the rules do not expect back any more are not awaited here either."""
-        expected = {name for name, member in self._rules.members.items() if member.connection is None}
-        self._awaited = {worker: one for worker, one in self._awaited.items() if worker in expected}
+        for worker in list(self._awaited):
+            member = self._rules.members.get(worker)
+            if member is None or member.connection is not None:
+                del self._awaited[worker]
+                self._stirred[worker] = None
 
     # What ranks say
 
@@ -357,7 +373,7 @@ class UnitGate:
             self._pass(Said(self._now_s, unit.number, found))
 
     def _let_go(self, process: RankProcess) -> None:
-        del self._processes[process.connection]
+        self._remove(process)
         self._out += [
             Tell(process.connection, End(0, "left as asked, before it had a place")),
             Drop(process.connection),
@@ -460,8 +476,9 @@ class UnitGate:
                 return  # it came back to a restarted coordinator, and had heard it before
             process.entered = message.epoch
             self._note_seat(process, message)
-        process.is_dismissed = process.is_dismissed or isinstance(message, End | Refused)
-        process.heard = message
+        if isinstance(message, End | Refused):
+            process.is_dismissed = True
+            self._dismissed.append(process)
         self._out.append(Tell(process.connection, message))
 
     def _note_seat(self, process: RankProcess, epoch: Epoch) -> None:
@@ -474,28 +491,24 @@ class UnitGate:
 
     def _tell_orphans(self, message: Epoch | Regroup | Halt) -> None:
         """Who was a rank of a worker that is lost is in its epoch until it hears of the next one."""
+        if self._announced is message:
+            return
+        self._announced = message
         seats = message.seats if isinstance(message, Epoch) else message.members if isinstance(message, Regroup) else ()
         seated = {seat.worker for seat in seats}
         for one in list(self._processes.values()):
             is_there = one.unit is not None and self._is_seated(one.unit)
-            if one.was_seated and not is_there and one.hello.worker not in seated and one.heard is not message:
+            if one.was_seated and not is_there and one.hello.worker not in seated:
                 self._tell_process(one, message)
 
     def _as_told(self, message: Epoch) -> Epoch:
         """An epoch with copies for those ranks only that lack the state."""
         if self._epoch is None or self._epoch[0] is not message:
-            copies = tuple(self._copy_for_ranks(copy, message) for copy in message.copies)
+            units = {unit.worker: unit for unit in self._units.values() if self._is_seated(unit)}
+            targets = [units.get(message.seats[copy.target].worker) for copy in message.copies]
+            copies = tuple(map(partial(_copy_for_ranks, message.iteration - 1), message.copies, targets))
             self._epoch = message, message if copies == message.copies else replace(message, copies=copies)
         return self._epoch[1]
-
-    def _copy_for_ranks(self, copy: Copy, epoch: Epoch) -> Copy:
-        worker = epoch.seats[copy.target].worker
-        unit = next((one for one in self._units.values() if one.worker == worker and self._is_seated(one)), None)
-        if unit is None:
-            return copy
-        committed = epoch.iteration - 1
-        lacking = tuple(one.hello.rank for one in unit.processes if not one.has(copy.layers, committed))
-        return copy if len(lacking) == len(unit.processes) else replace(copy, ranks=lacking)
 
     def _drop(self, number: int) -> None:
         """Part with those of a worker that were told to end; the others wait."""
@@ -505,15 +518,8 @@ class UnitGate:
         gone = [one for one in unit.processes if one.is_dismissed]
         for one in gone:
             self._out.append(Drop(one.connection))
-            del self._processes[one.connection]
-        self._dissolve_given_up(unit)
-
-    def _dissolve_given_up(self, unit: WorkerUnit) -> None:
-        """The rules have given up a worker with a seat already; what its other ranks have is as of the last commit."""
-        del self._units[unit.number]
-        for one in unit.processes:
-            one.unit = None
-            one.as_of = self._rules.committed if one.as_of is None else one.as_of
+            self._remove(one)
+        self._dissolve(unit, had_seat=True)
         self._tell_of_orphans(unit)
 
     def _dismiss_all(self, finish: Finish) -> None:
@@ -523,11 +529,22 @@ class UnitGate:
                 self._tell_process(one, End(finish.exit_code, finish.reason))
 
     def _forget_dismissed(self) -> None:
-        for one in [one for one in self._processes.values() if one.is_dismissed]:
-            del self._processes[one.connection]
+        for one in self._dismissed:
+            if one.connection in self._processes:
+                self._remove(one)
             if one.unit is not None and self._units.get(one.unit.number) is one.unit:
                 del self._units[one.unit.number]
+                self._stirred[one.hello.worker] = None
+        self._dismissed.clear()
 
     def _announce(self, what: Announcement) -> None:
         """For people, after what the rules have to say of it."""
         self._notes.append(Announce(replace(what, epoch=self._rules.epoch, iteration=self._rules.committed + 1)))
+
+
+def _copy_for_ranks(committed: int, copy: Copy, target: WorkerUnit | None) -> Copy:
+    """A copy for those ranks of its target alone that lack the state as of a commit."""
+    if target is None:
+        return copy
+    lacking = tuple(one.hello.rank for one in target.processes if not one.has(copy.layers, committed))
+    return copy if len(lacking) == len(target.processes) else replace(copy, ranks=lacking)
