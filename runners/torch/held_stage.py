@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ...schemas.blocks import piece_name
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
@@ -410,7 +411,7 @@ class HeldStage:
         states.update(zip(lazy, recorders, strict=True))
         gradients = [buffer.clone() for buffer in self.gradients.buffers]
         # Micro-batches under way have saved parameters for their backward passes, which will find the same bits.
-        with torch.autograd._unsafe_preserve_version_counter(tuple(lazy)):
+        with _unsafe_preserve_version_counter(tuple(lazy)):
             self._step_without_effect({id(one) for one in lazy})
             for parameter, value in zip(lazy, values, strict=True):
                 parameter.detach().copy_(value)
