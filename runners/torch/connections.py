@@ -52,14 +52,14 @@ class Mesh:
         places: the meeting places of those in it, by which they are known, in the order of their numbers.
         number: this process's.
         group: over gloo.
-        sent: greetings that are on their way.
+        under_way: greetings that are on their way, or may still come.
     """
 
     made: int
     places: tuple[str, ...]
     number: int
     group: Any
-    sent: list[Any] = field(default_factory=list)
+    under_way: list[Any] = field(default_factory=list)
 
     def greet(self, occasion: int, places: Collection[str]) -> None:
         """Hear from some of them, who all do the same; waits for as long as that takes, or until the group is ended.
@@ -74,8 +74,14 @@ class Mesh:
         tag, token = GREETING_TAG + occasion % GREETINGS, torch.zeros(1)
         others = [number for number, place in enumerate(self.places) if place in places and number != self.number]
         with peer_errors():
-            heard = [self.group.recv([torch.zeros(1)], other, tag) for other in others]
-            self.sent.extend(self.group.send([token], other, tag) for other in others)
+            heard = []
+            for other in others:
+                heard.append(self.group.recv([torch.zeros(1)], other, tag))
+                # Where one of them is gone the others' greetings still come: gloo reads nothing more of a connection
+                # over which comes what there is no room for any more, and nobody would be heard over this mesh again.
+                self.under_way.append(heard[-1])
+            for other in others:
+                self.under_way.append(self.group.send([token], other, tag))
             while heard:
                 heard.pop().wait(NO_LIMIT)  # a limit here would end the connections to all others with this one
 
@@ -83,7 +89,7 @@ class Mesh:
         """The connections to other ranks, whose meeting places are given by rank."""
         numbers = {place: number for number, place in enumerate(self.places)}
         others = {other: (self.group, numbers[place]) for other, place in enumerate(places) if other != rank}
-        return PairGroups(rank, others)
+        return PairGroups(rank, others, self.under_way)
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +316,7 @@ class Connections:
     def _end(self, mesh: Mesh | None) -> None:
         if mesh is not None:
             self._device.end([mesh.group])
-            mesh.sent.clear()
+            mesh.under_way.clear()
 
     def _begin(self, make: Callable[[], Any]) -> "Future[Any]":
         begun = in_thread(make, "connecting")

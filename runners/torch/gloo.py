@@ -89,11 +89,15 @@ class PairGroups:
     Args:
         rank: this process.
         places: by rank the group in which another one is reached, and its number there, of those that are there.
+        under_way: messages on their way in these groups, which have to live as long.
     """
 
-    def __init__(self, rank: int, places: Mapping[int, tuple[Any, int]] = MappingProxyType({})) -> None:
+    def __init__(
+        self, rank: int, places: Mapping[int, tuple[Any, int]] = MappingProxyType({}), under_way: Iterable[Any] = ()
+    ) -> None:
         self._rank = rank
         self._places = dict(places)
+        self._under_way = [*under_way]
 
     @property
     def groups(self) -> list[Any]:
@@ -147,6 +151,7 @@ class PairGroups:
     def drop(self) -> None:
         """Let go of all groups."""
         self._places.clear()
+        self._under_way.clear()
 
 
 # How long the ranks may take to find each other and connect; a peer that died meanwhile never comes.

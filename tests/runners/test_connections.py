@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rtk.runners.torch.connections import Connections  # noqa: E402
-from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
+from rtk.runners.torch.connections import Connections, Mesh  # noqa: E402
+from rtk.runners.torch.gloo import GlooDevice, GlooTransport  # noqa: E402
+from rtk.runners.torch.groups import HashStore  # noqa: E402
 from rtk.runners.torch.rendezvous import MeetingPlace  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
@@ -269,6 +270,28 @@ def test_100_epochs_leave_nothing_behind_and_nothing_stale_arrives() -> None:
             crew.number += 1
     assert_back_to(counts[1])
     crew.end()
+
+
+def test_a_greeting_that_failed_is_in_nobodys_way() -> None:
+    """Two of three greet all, one has gone meanwhile: over the same mesh the two hear each other all the same."""
+    store, places = HashStore(), ("a", "b", "c")
+    devices = [GlooDevice("127.0.0.1", turns=True) for _ in places]
+    with ThreadPoolExecutor(3) as pool:
+        made = pool.map(lambda number: devices[number].factory(LIMIT)(store, number, 3), range(3))
+        first, gone, last = (Mesh(1, places, number, group) for number, group in enumerate(made))
+        pool.submit(first.greet, 1, places)
+        while len(first.under_way) < 4:  # its greeting of the last one is on its way then
+            time.sleep(0.001)
+        devices[1].end([gone.group])
+        with pytest.raises(RuntimeFailedError):
+            last.greet(1, places)
+        both = [pool.submit(mesh.greet, 2, ("a", "c")) for mesh in (first, last)]
+        try:
+            for greeting in both:
+                greeting.result(SOON_S)
+        finally:
+            for device, mesh in zip(devices, (first, gone, last), strict=True):
+                device.end([mesh.group])
 
 
 STEPS = st.lists(st.sampled_from(["kill first", "kill last", "regroup", "enter", "enter", "join", "ready"]), max_size=9)
