@@ -83,7 +83,7 @@ def plan_best(
     """
     from .planners.best.answer import BestShapes
     from .planners.best.search import BestQuestion, ShapeSearch, nothing_fits
-    from .schemas.sharded import HOLDERS
+    from .schemas.blocks import HOLDERS
     from .schemas.site import site_of
 
     site = site_of(cluster, None)

@@ -18,7 +18,7 @@ def degree_of(plan: Plan) -> int:
         for i, stage in enumerate(template.stages):
             if others and stage.tensor_parallel != first:
                 raise InvalidInputError(
-                    f"this stage is on {stage.tensor_parallel} GPUs, the first one on {first}; workers of a job are on "
+                    f"this stage is on {counted(stage.tensor_parallel, 'GPU')}, the first one on {first}; workers of a job are on "
                     "equally many",
                     where=f"/templates/{t}/stages/{i}/tensor_parallel",
                     fix=f"plan with one degree for all stages, such as --tensor-parallel {min(first, *others)}; or run "

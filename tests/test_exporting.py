@@ -13,10 +13,13 @@ from safetensors.torch import load_file
 from rtk import exporting
 from rtk.exporting import export_checkpoint
 from rtk.profilers.models.huggingface import HuggingFace
+from rtk.profilers.models.joint import ModelCuts
 from rtk.profilers.models.model import Model, apply
 from rtk.runners.checkpoint import CheckpointFailedError, publish
 from rtk.runners.torch.checkpoint import write_part
 from rtk.runners.torch.held_stage import HeldStage
+from rtk.runners.torch.recut import recut
+from rtk.runners.torch.tensor_files import Divisions
 from rtk.schemas.checkpoint import Checkpoint
 from rtk.schemas.errors import InvalidInputError
 
@@ -82,6 +85,24 @@ def test_what_was_trained_is_read(tmp_path: Path, config: dict[str, Any]) -> Non
     assert all((output / file).stat().st_size < 5e3 + 4000 for file in done.files)  # and the header
     names = {name for file in done.files for name in load_file(output / file)}
     assert names == set(load_file(tmp_path / "source" / "model.safetensors"))
+
+
+def test_slices_of_ranks_are_put_together(tmp_path: Path) -> None:
+    """What two ranks have saved, each its slices, is exported as what one has saved: the same bytes."""
+    saved(tmp_path / "source", LLAMA)
+    model, state = trained(tmp_path / "source")
+    whole, layers = checkpoint(tmp_path / "whole", model, state), (0, len(model.layers))
+    tables = enumerate(map(ModelCuts(model.tensor_parallel).tensors, model.layers))
+    cuts = {f"{number}.{name}": cut for number, table in tables for name, cut in table.items()}
+    assert len(cuts) > 10
+    slices = [dict(recut([state], list(state), cuts, 2, rank)) for rank in range(2)]
+    parts = [
+        write_part(tmp_path / "two", 7, layers, own, Divisions(cuts), rank=(rank, 2)) for rank, own in enumerate(slices)
+    ]
+    manifest = Checkpoint(7, layers[1], "0" * 64, 0, 1, tuple(parts), hugging_face=model.names)
+    for name, folder in (("one", whole), ("both", publish(tmp_path / "two", manifest))):
+        export_checkpoint(str(folder), str(tmp_path / name))
+    assert (tmp_path / "one/model.safetensors").read_bytes() == (tmp_path / "both/model.safetensors").read_bytes()
 
 
 def test_types(tmp_path: Path) -> None:

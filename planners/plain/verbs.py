@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
+from ...schemas.blocks import HOLDERS
 from ...schemas.conditions import LinkPlace, Pair, pair_of, under_conditions
 from ...schemas.degrees import AUTO, AskedDegrees, Degrees, parse_degrees, print_degrees
 from ...schemas.errors import InfeasibleError, InvalidInputError, remark
@@ -18,7 +19,7 @@ from ...schemas.placement import refuse_placed
 from ...schemas.plan import Place, Plan, name_of, parse_place
 from ...schemas.profile import Profile
 from ...schemas.quantities import USUAL_TIME_LIMIT_S, print_percent
-from ...schemas.sharded import HOLDERS, OptimizerShare
+from ...schemas.sharded import OptimizerShare
 from ...schemas.site import Site, site_of, site_or_count
 from ...schemas.text import known
 from ..adaptra.plan import Technique as WarmUps

@@ -74,6 +74,9 @@ class Divisions:
         """
         cuts = {name: TensorCut(**told) for name, told in json.loads(metadata.get("cuts", "{}")).items()}
         shapes = {name: tuple(map(int, told)) for name, told in json.loads(metadata.get("shapes", "{}")).items()}
+        counts = [number for cut in cuts.values() for number in (cut.size, cut.parts, cut.most) if number is not None]
+        if any(not isinstance(number, int) or number < 1 for number in counts):
+            raise ValueError("a cut is into nothing")
         if any(size < 0 for shape in shapes.values() for size in shape):
             raise ValueError("a shape has a negative size")
         return cls(cuts, shapes)

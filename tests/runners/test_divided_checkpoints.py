@@ -26,18 +26,20 @@ from rtk.schemas.plan import Layers
 from rtk.schemas.slices import TensorCut
 
 PLAN = hashlib.sha256(b"plan").hexdigest()
-# Matrices cut by columns, three side by side, by rows, and by words of which the last rank has fewer.
+# Matrices cut by columns, three side by side, by rows, by words of which the last rank has fewer, and by two heads.
 CUTS = {
     "qkv.weight": TensorCut(0, 36, 3),
     "qkv.bias": TensorCut(0, 36, 3),
     "proj.weight": TensorCut(1, 12),
     "words.weight": TensorCut(0, 13),
+    "keys.weight": TensorCut(0, 8, most=2),
 }
 SHAPES = {
     "qkv.weight": (36, 5),
     "qkv.bias": (36,),
     "proj.weight": (4, 12),
     "words.weight": (13, 3),
+    "keys.weight": (8, 3),
     "norm.weight": (7,),
 }
 
@@ -205,6 +207,8 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
     "no cuts": lambda header: _told(header, "cuts", "[]"),
     "odd cuts": lambda header: _told(header, "cuts", {"0.qkv.weight": {"dimension": "x"}}),
     "another cut": lambda header: _told(header, "cuts", {"0.qkv.weight": {"dimension": 0, "size": 99, "parts": 3}}),
+    "into nothing": lambda header: _told(header, "cuts", {"0.qkv.weight": {"dimension": 0, "size": 36, "parts": 0}}),
+    "no heads": lambda header: _told(header, "cuts", {"0.qkv.weight": {"dimension": 0, "size": 36, "most": 0}}),
     "another dimension": lambda header: _told(header, "cuts", {"0.norm.weight": {"dimension": 3, "size": 7}}),
     "negative": lambda header: _told(header, "shapes", {"0.proj.weight/master": [-4, -6]}),
     "another shape": lambda header: _told(header, "shapes", {"0.proj.weight/master": [4, 7]}),

@@ -307,8 +307,8 @@ def test_ranks_go_on_from_one_process(tmp_path: Path) -> None:
     """Real processes: two ranks go on from the checkpoint of one process, each with its slices, and save these."""
     losses: list[float] = []
     for degree, iterations in ((1, 2), (2, 4)):
-        resumed = {"resume": str(tmp_path)} if losses else {}
-        with RankedJob(ranked_plan(1, 1, 2, degree), iterations, checkpoint=str(tmp_path), **resumed) as job:
+        resume = str(tmp_path) if losses else None
+        with RankedJob(ranked_plan(1, 1, 2, degree), iterations, checkpoint=str(tmp_path), resume=resume) as job:
             assert job.result().exit_code == 0
             losses += job.losses()
     assert losses == pytest.approx(losses_alone(4, 2), rel=1e-12)

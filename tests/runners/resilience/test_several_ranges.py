@@ -47,6 +47,19 @@ def test_each_layer_is_saved_once(holdings: list[tuple[Layers, ...]]) -> None:
     assert all(set(range(*one.layers)) <= layers_in(holdings[int(one.worker)]) for one in found)
 
 
+@given(st.lists(RANGES, min_size=1, max_size=4))
+def test_all_who_share_the_optimizers_state_save_it_together(holdings: list[tuple[Layers, ...]]) -> None:
+    """Of each layer all that hold it, in ranges that are the same for all of them, so that none is in two files."""
+    found = savers(DEPTH, [(str(number), own) for number, own in enumerate(holdings)], together=True)
+    for layer in range(DEPTH):
+        own = [one for one in found if layer in range(*one.layers)]
+        assert sorted(int(one.worker) for one in own) == [
+            n for n, held in enumerate(holdings) if layer in layers_in(held)
+        ]
+        assert len({one.layers for one in own}) <= 1
+    assert [one.layers for one in found] == sorted(one.layers for one in found)
+
+
 def part_of(layers: Layers) -> CheckpointFile:
     return CheckpointFile(f"layers-{layers[0]}", layers, "0" * 64, 1.0)
 
@@ -62,6 +75,11 @@ def test_a_checkpoint_waits_for_all_parts_of_a_worker() -> None:
     saving.note("0/0", Saved(2, part_of((0, 1))))
     published = saving.publish("0/1")
     assert published is not None and [part.layers for part in published.parts] == [(0, 1), (1, 3), (3, 4)]
+    several = Saving("folder", 2, 2, (Saver("0/0", (0, 1)),), 0.0)
+    ranks = [CheckpointFile(f"rank-{rank}", (0, 1), "0" * 64, 1.0, rank=(rank, 2)) for rank in range(2)]
+    several.note("0/0", Saved(2, ranks[0], further=(ranks[1],)))
+    published = several.publish("0/0")
+    assert published is not None and published.parts == tuple(ranks)
     failing = Saving("folder", 2, 2, tuple(parts), 0.0)
     failing.note("0/0", Saved(2, None, "disk full"))
     failing.note("0/1", Saved(2, part_of((1, 3))))
