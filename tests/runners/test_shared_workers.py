@@ -453,7 +453,7 @@ def test_parameters_that_other_ranks_share_are_refused(monkeypatch: pytest.Monke
     class Spread(nn.Parameter):
         """Stands for a DTensor, which only a process group of torch's own can make."""
 
-    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", SimpleNamespace(DTensor=Spread))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", SimpleNamespace(DTensor=Spread))
     layers = model()
     check_model(plan(2), layers)
     norm: Any = layers[-1].get_submodule("norm") if hasattr(layers[-1], "norm") else layers[-1]
