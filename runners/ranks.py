@@ -8,23 +8,26 @@ from ..schemas.text import counted
 
 
 def degree_of(plan: Plan) -> int:
-    """On how many GPUs each worker of a job is: as many processes it has.
+    """On how many GPUs the workers of a job are: the most, where pipelines or stages are on unlike numbers.
 
     Raises:
-        InvalidInputError: not all stages are on as many.
+        InvalidInputError: a worker has several stages, not all of them on as many.
     """
-    first, *others = {stage.tensor_parallel: None for template in plan.templates for stage in template.stages}
-    for t, template in enumerate(plan.templates):
-        for i, stage in enumerate(template.stages):
-            if others and stage.tensor_parallel != first:
-                raise InvalidInputError(
-                    f"this stage is on {counted(stage.tensor_parallel, 'GPU')}, the first one on {first}; workers of a "
-                    "job are on equally many",
-                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
-                    fix=f"plan with one degree for all stages, such as --tensor-parallel {min(first, *others)}; or run "
-                    "it by PlanRunner in a torchrun script (docs/library.md)",
-                )
-    return first
+    for worker in plan.workers:
+        degrees = sorted({stage.tensor_parallel for stage in plan.stages_of(worker)})
+        if len(degrees) > 1:
+            raise InvalidInputError(
+                f"the stages of worker {worker.name} are on {' and '.join(map(str, degrees))} GPUs; it is one group of "
+                "processes",
+                where=f"/templates/{plan.pipelines[worker.pipeline].template}/stages",
+                fix=f"plan with one degree for the stages of a worker, such as --tensor-parallel {degrees[0]}",
+            )
+    return max(map(plan.gpus_of, plan.workers))
+
+
+def has_unlike_degrees(plan: Plan) -> bool:
+    """Whether some workers are on more GPUs than others."""
+    return len(set(map(plan.gpus_of, plan.workers))) > 1
 
 
 def processes_of(plan: Plan) -> tuple[str, ...]:
@@ -56,6 +59,8 @@ def name_of_rank(plan: Plan, worker: str | None) -> str:
 def counted_processes(plan: Plan) -> str:
     """How many processes a job of a plan has, in words: `4 live workers`, or `4 live workers on 2 GPUs each`."""
     workers, degree = len(plan.live_workers()), degree_of(plan)
+    if has_unlike_degrees(plan):
+        return f"{workers} live workers on {len(plan.live_ranks())} GPUs"
     each = f" on {degree} GPUs {'each' if workers > 1 else ''}".rstrip() if degree > 1 else ""
     return f"{workers} live workers{each}"
 

@@ -14,7 +14,7 @@ from ..schemas.quantities import DURATION, parse_number
 from ..schemas.resumption import layers_in
 from .processes import arguments_of
 from .program import Sending
-from .ranks import degree_of
+from .ranks import degree_of, has_unlike_degrees
 
 # What a worker finds in its environment: the addresses of coordinators, the job's secret, and its first iteration.
 COORDINATOR, SECRET, NOT_BEFORE = "RTK_COORDINATOR", "RTK_SECRET", "RTK_NOT_BEFORE"
@@ -294,8 +294,17 @@ def asked_to_shard(plan: Plan, asked: bool | None) -> bool | None:
         asked: by whoever trains.
 
     Raises:
-        InvalidInputError: it is refused, and the plan counts on it.
+        InvalidInputError: it is refused, and the plan counts on it; or workers are on unlike numbers of GPUs, whose
+            blocks are not the same.
     """
+    if has_unlike_degrees(plan):
+        if asked or plan.shards_optimizer:
+            raise InvalidInputError(
+                "workers on unlike numbers of GPUs have no blocks of the optimizer's state in common",
+                where="--shard-optimizer",
+                fix="plan with one --tensor-parallel for all workers, or leave --shard-optimizer out",
+            )
+        return False
     if asked is False and plan.shards_optimizer:
         raise InvalidInputError(
             "the plan counts on peers that share the optimizer's state, and memory may not hold all of it",

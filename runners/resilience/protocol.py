@@ -166,8 +166,9 @@ class RankAssignment:
 class Copy:
     """Rank `source` sends the state of some layers, which it holds until now, to rank `target`.
 
-    Where these are workers of several ranks, each of them sends to the one of the same number; `ranks` are those of the
-    target that lack the state, ascending, and the only ones to be sent to; None: all are.
+    Where these are workers of several ranks, each of them sends to the one of the same number, or of unlike degrees to
+    those that hold something of what it has; `ranks` are those of the target that lack the state, ascending, and the
+    only ones to be sent to; None: all are.
     """
 
     source: Index
@@ -389,6 +390,9 @@ class Beat:
     __pydantic_config__ = STRICT
 
 
+WHOLE = "whole "  # before the checksum of a layer that is the same whatever ranks share it
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A worker has joined an epoch's groups and holds its stage's state.
@@ -396,7 +400,8 @@ class Ready:
     Attributes:
         layers: [first, stop) of that stage, or of the first of several ranges that the worker holds.
         checksums: (layer, sha256 of its state) of the layers that it has sent or been sent; of all that it holds where
-            nothing is committed, for each has made them for itself.
+            nothing is committed, for each has made them for itself. Where workers are of unlike degrees it is that of a
+            whole layer, after `WHOLE`, and all ranks of a worker say the same.
         sums: (layer, sha256 of the sum over its gradients) of the layers whose sums it has sent or been sent
             (`Rest.copies`).
         further: the other ranges.

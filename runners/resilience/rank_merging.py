@@ -10,7 +10,7 @@ from itertools import chain
 
 from ...schemas.plan import Layers, worker_of
 from ...schemas.resumption import common_standing, layers_in, nothing_of
-from .protocol import Hello, MeetingPoint, Ready, Returning, Saved, StandingTold, Vote, Whereabouts
+from .protocol import WHOLE, Hello, MeetingPoint, Ready, Returning, Saved, StandingTold, Vote, Whereabouts
 
 # What a rank does that waits for nobody, and for which its partners wait.
 AT_WORK = ("computing", "preparing")
@@ -57,7 +57,13 @@ def worker_ready(told: Sequence[Ready]) -> Ready | None:
 def _joined(told: Sequence[Mapping[int, str]]) -> tuple[tuple[int, str], ...]:
     """By layer, what the ranks have said of it, in one word."""
     layers = sorted({*chain.from_iterable(told)})
-    return tuple((layer, BETWEEN_RANKS.join(own.get(layer, "") for own in told)) for layer in layers)
+    return tuple((layer, _in_one_word([own.get(layer, "") for own in told])) for layer in layers)
+
+
+def _in_one_word(words: Sequence[str]) -> str:
+    """What ranks say of a layer, by rank; of a whole layer they say the same."""
+    is_whole = words[0].startswith(WHOLE) and len(set(words)) == 1
+    return words[0] if is_whole else BETWEEN_RANKS.join(words)
 
 
 def are_unlike(one: str, other: str) -> bool:

@@ -6,6 +6,7 @@ a part of the optimizer's state for it. Files are safetensors only, which hold n
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ..checkpoint import reporting_failure, write_durably, writing_folder
 from ..resilience.protocol import Copy
 from .held_stage import HeldStage, layer_of
 from .saved_tensors import NO_CUTS, SavedTensors
+from .slice_copies import SliceCopies
 from .tensor_files import WHOLE, Divisions, State, bytes_of, header_of_part
 from .ties import Tie
 from .transport import Transport
@@ -165,6 +167,7 @@ def take_over(
     given: HeldStage | None,
     taken: HeldStage,
     waits: Callable[[], None] = lambda: None,
+    unlike: SliceCopies | None = None,
 ) -> set[int]:
     """Take part in the copies of an epoch: send what this worker held until now, then complete what it is to hold.
 
@@ -177,6 +180,7 @@ def take_over(
         given: what this worker held until now; None where it has no state.
         taken: what it holds from now on: the same stage, or another one that takes over what both have.
         waits: called before each message that is waited for.
+        unlike: does those between workers of unlike degrees; None: there are none.
 
     Returns:
         The layers that were sent or received.
@@ -195,24 +199,39 @@ def take_over(
     if given is not None:
         given.prime_optimizer()
         for copy in sent:
-            state = given.state_of(copy.layers)
-            for number, names in enumerate(_messages(state)):
-                transport.send(tag_of_copy(copy.layers, number), copy.target, _packed([state[name] for name in names]))
+            _ways(copy, transport, unlike)[0](copy, given.state_of(copy.layers))
     if taken is not given:
         taken.prime_optimizer()
         if given is not None:
             for both in layer_runs(held.intersection(taken.numbers)):
                 taken.load_layers(both, given.state_of(both))
     for copy in received:
-        taken.load_layers(copy.layers, _received(copy, taken.state_of(copy.layers), transport, waits))
+        likes = taken.state_of(copy.layers)
+        taken.load_layers(copy.layers, _ways(copy, transport, unlike)[1](copy, likes, waits))
     waits()
     transport.flush()
     return {layer for copy in (*sent, *received) for layer in range(*copy.layers)}
 
 
+_StateSender = Callable[[Copy, State], None]
+_StateReceiver = Callable[[Copy, State, Callable[[], None]], Mapping[str, torch.Tensor]]
+
+
+def _ways(copy: Copy, transport: Transport, unlike: SliceCopies | None) -> tuple[_StateSender, _StateReceiver]:
+    """What sends the state of a copy, and what receives it."""
+    if unlike is not None and unlike.concerns(copy):
+        return unlike.send, unlike.receive
+    return partial(_send, transport), partial(_received, transport)
+
+
+def _send(transport: Transport, copy: Copy, state: Mapping[str, torch.Tensor]) -> None:
+    for number, names in enumerate(_messages(state)):
+        transport.send(tag_of_copy(copy.layers, number), copy.target, _packed([state[name] for name in names]))
+
+
 def _received(
-    copy: Copy, likes: dict[str, torch.Tensor], transport: Transport, waits: Callable[[], None]
-) -> dict[str, torch.Tensor]:
+    transport: Transport, copy: Copy, likes: Mapping[str, torch.Tensor], waits: Callable[[], None]
+) -> Mapping[str, torch.Tensor]:
     messages = _messages(likes)
     for number, names in enumerate(messages):
         transport.post_receive(tag_of_copy(copy.layers, number), copy.source, _packed([likes[name] for name in names]))

@@ -125,52 +125,55 @@ class GroupedTransport:
         inner: by the numbers of ranks.
         layout: of all ranks.
         rank: this one.
+
+    Attributes:
+        by_ranks: the inner one.
     """
 
     def __init__(self, inner: Transport, layout: RankLayout, rank: int) -> None:
-        self._inner, self._layout, self._rank = inner, layout, rank
+        self.by_ranks, self._layout, self._rank = inner, layout, rank
 
     def post_receive(self, tag: int, source: int, like: torch.Tensor) -> None:
         """As the inner transport, from that rank of a worker which sends to this one."""
-        self._inner.post_receive(tag, self._layout.source_of(self._rank, source), like)
+        self.by_ranks.post_receive(tag, self._layout.source_of(self._rank, source), like)
 
     def receive(self, tag: int, source: int) -> torch.Tensor:
         """As the inner transport, from that rank of a worker which sends to this one."""
-        return self._inner.receive(tag, self._layout.source_of(self._rank, source))
+        return self.by_ranks.receive(tag, self._layout.source_of(self._rank, source))
 
     def send(self, tag: int, to: int, tensor: torch.Tensor) -> None:
         """As the inner transport, to those ranks of a worker that have their messages from this one."""
         for target in self._layout.targets_of(self._rank, to):
-            self._inner.send(tag, target, tensor)
+            self.by_ranks.send(tag, target, tensor)
 
     def deliver(self, tag: int, to: int, tensor: torch.Tensor) -> None:
         """As the inner transport, to those ranks of a worker that have their messages from this one."""
         for target in self._layout.targets_of(self._rank, to):
-            self._inner.deliver(tag, target, tensor)
+            self.by_ranks.deliver(tag, target, tensor)
 
     def all_reduce(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Sum over the ranks of these workers that hold the same slices, or over `RankTuple`."""
-        self._inner.all_reduce(self._ranks(group), tensor)
+        self.by_ranks.all_reduce(self._ranks(group), tensor)
 
     def begin_sum(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """As the inner transport, over the ranks that hold the same slices, or over `RankTuple`."""
-        self._inner.begin_sum(self._ranks(group), tensor)
+        self.by_ranks.begin_sum(self._ranks(group), tensor)
 
     def end_sums(self) -> None:
         """As the inner transport."""
-        self._inner.end_sums()
+        self.by_ranks.end_sums()
 
     def flush(self, but: int = 0) -> None:
         """As the inner transport; all, where this rank may have sent several messages for one, or none."""
-        self._inner.flush(but if len(set(self._layout.degrees)) == 1 else 0)
+        self.by_ranks.flush(but if len(set(self._layout.degrees)) == 1 else 0)
 
     def interrupt(self) -> None:
         """As the inner transport."""
-        self._inner.interrupt()
+        self.by_ranks.interrupt()
 
     def close(self) -> None:
         """As the inner transport."""
-        self._inner.close()
+        self.by_ranks.close()
 
     def _ranks(self, group: tuple[int, ...]) -> tuple[int, ...]:
         return group if isinstance(group, RankTuple) else self._layout.group_of(self._rank, group)

@@ -37,19 +37,36 @@ def recut(
                     where="the state to load",
                     fix="give the states of all ranks of workers that hold these layers, after their last step",
                 )
-        parameter, _, kept = name.partition("/")
-        cut, first = cuts.get(parameter), sources[rank % len(sources)][name]
-        if cut is None or degree == len(sources) or (kept and not first.dim()):
-            found[name] = first
+        own = sources[rank % len(sources)]
+        cut = None if degree == len(sources) else cut_of(name, own, cuts)
+        if cut is None:
+            found[name] = own[name]
             continue
-        if first.shape != sources[rank % len(sources)][parameter].shape:
-            raise InvalidInputError(
-                f"what the optimizer keeps as {name} is of shape {list(first.shape)}, unlike the parameter: how it is "
-                "cut is not known",
-                where="the state to load",
-                fix="keep the degree, or take an optimizer whose state has the parameters' shapes, such as AdamW",
-            )
         parts = [(sources[piece.source][name], piece.taken) for piece in pieces_for(cut, degree, rank, len(sources))]
         taken = [whole.narrow(cut.dimension, start, stop - start) for whole, (start, stop) in parts]
         found[name] = torch.cat(taken, cut.dimension)
     return found
+
+
+def cut_of(name: str, state: State, cuts: Mapping[str, TensorCut]) -> TensorCut | None:
+    """How an entry of a rank's state is cut; None: every rank has it whole.
+
+    Args:
+        name: of the entry.
+        state: that has it, and the parameter that it belongs to.
+        cuts: how parameters are cut, by name.
+
+    Raises:
+        InvalidInputError: the optimizer keeps of a cut parameter what has another shape.
+    """
+    parameter, _, kept = name.partition("/")
+    if parameter not in cuts or (kept and not state[name].dim()):
+        return None
+    if state[name].shape != state[parameter].shape:
+        raise InvalidInputError(
+            f"what the optimizer keeps as {name} is of shape {list(state[name].shape)}, unlike the parameter: how it "
+            "is cut is not known",
+            where="the state to load",
+            fix="keep the degree, or take an optimizer whose state has the parameters' shapes, such as AdamW",
+        )
+    return cuts[parameter]

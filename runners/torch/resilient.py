@@ -41,7 +41,7 @@ from ...schemas.documents import type_adapter
 from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import Examined, Measured
-from ...schemas.resumption import Rest, Standing, nothing_of
+from ...schemas.resumption import Rest, Standing, layers_in, nothing_of
 from ...schemas.timeline import Span
 from ...schemas.trace import TraceEvent
 from ..program import (
@@ -55,6 +55,7 @@ from ..program import (
 from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.protocol import (
+    Copy,
     End,
     Epoch,
     FromCoordinator,
@@ -95,7 +96,7 @@ from ..resilience.worker_rules import (
     plan_of,
 )
 from .boundaries import Boundary, boundary_samples, like, zeros
-from .checkpoint import take_over
+from .checkpoint import tag_of_copy, take_over
 from .connections import Connections
 from .data.provider import Provider
 from .evaluation import evaluate
@@ -105,7 +106,7 @@ from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
 from .layer_shares import LayerShares
-from .layout import RankLayout
+from .layout import GroupedTransport, RankLayout
 from .plane import Plane, expect, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
@@ -115,6 +116,7 @@ from .rendezvous import SupersededError, connect, in_thread
 from .resharding import Shards
 from .resume import SumTaker
 from .saving import BlockHoldings, load_saved, publish_whole, save_part
+from .slice_copies import SliceCopies, whole_checksums
 from .slice_sums import SliceSums
 from .spare_layers import LayersToFill, SpareLayers
 from .task import Task
@@ -395,12 +397,12 @@ class ResilientWorker:
             program = self._program(epoch.plan)
             wanted = [program.plan.layers_of(worker) for worker in program.workers]
             self._shards.meet(epoch, rank, wanted, self._plane.direct, before, held, waits)
+        unlike = self._slice_copies(rank, self._plane)
         if not epoch.nothing_committed:
-            share = self._task.share
-            copies = [copy for copy in epoch.copies if copy.ranks is None or share in copy.ranks]
+            copies = [one for one in epoch.copies if self._takes_part(one, rank, unlike)]
             sources = {copy.source for copy in copies if copy.target == rank}
             waits = partial(self._activity.be, "joining", "copies", sources)
-            copied = take_over(copies, rank, self._plane.direct, before, held, waits)
+            copied = take_over(copies, rank, self._plane.direct, before, held, waits, unlike)
             if self._shards is not None:
                 self._shards.begin(before, held)
                 if self._shards.ends_at_once:
@@ -411,7 +413,9 @@ class ResilientWorker:
             load_saved(held, Path(epoch.resume), self._ties, cuts, task.degree, task.share)
         self._activity.be("preparing", "checksums")
         sums: dict[int, str] = {}
-        if epoch.nothing_committed:
+        if unlike is not None:
+            sums = self._whole_checksums(epoch, rank, before, held)
+        elif epoch.nothing_committed:
             sums = held.checksums()
         elif copied:
             sums = held.checksums(copied) | (before.checksums(copied) if before not in (None, held) else {})
@@ -427,6 +431,30 @@ class ResilientWorker:
     def _block_holdings(self) -> BlockHoldings | None:
         """Who has what of a sharded optimizer's state."""
         return None if self._shards is None else BlockHoldings(self._shards.ready(self._held), self._shards.holders)
+
+    def _takes_part(self, copy: Copy, rank: int, unlike: SliceCopies | None) -> bool:
+        """Whether a copy concerns this rank, if its worker is in it: ranks of one number copy by themselves."""
+        is_any = unlike is not None and unlike.concerns(copy) and copy.source == rank
+        return copy.ranks is None or self._task.share in copy.ranks or is_any
+
+    def _slice_copies(self, rank: int, plane: Plane) -> SliceCopies | None:
+        """What copies between workers of unlike degrees; None where there are no such workers."""
+        layout, direct = plane.layout, plane.direct
+        if layout is None or len(set(layout.degrees)) == 1:
+            return None
+        assert isinstance(direct, GroupedTransport)
+        own = layout.ranks_of(rank)[self._task.share]
+        return SliceCopies(layout, own, direct.by_ranks, self._shares.tensors, tag_of_copy)
+
+    def _whole_checksums(self, epoch: Epoch, rank: int, before: HeldStage | None, held: HeldStage) -> dict[int, str]:
+        """Of layers that are made or copied in an epoch, as they are whole, whatever this worker's degree."""
+        assert self._plane is not None
+        copied = [copy.layers for copy in epoch.copies if rank in (copy.source, copy.target)]
+        layers = held.numbers if epoch.nothing_committed else sorted(layers_in(copied))
+        stages = {layer: held if layer in held.numbers else before for layer in layers}
+        states = {layer: stage.state_of((layer, layer + 1)) for layer, stage in stages.items() if stage is not None}
+        team = self._plane.team
+        return whole_checksums(states, self._shares.tensors, self._group, None if team is None else team.sum)
 
     def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
         """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""

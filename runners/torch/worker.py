@@ -15,6 +15,7 @@ import torch
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ..processes import LAUNCHED, LED
+from ..ranks import has_unlike_degrees
 from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
@@ -160,7 +161,8 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
             others=others,
             cores=cores,
             evaluates=task.evaluation is not None,
-            regroups=True,
+            # Sums are copied between ranks of one number only.
+            regroups=not has_unlike_degrees(task.plan),
             rank=task.share,
             ranks=task.degree,
         )

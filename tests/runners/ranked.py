@@ -15,7 +15,7 @@ from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.orders import Schedule
-from rtk.schemas.plan import Plan
+from rtk.schemas.plan import Plan, rank_name
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 if __name__ != "worker":
@@ -175,7 +175,7 @@ if __name__ != "worker":
         def all_processes(self) -> list[str]:
             """`k/i:r` of all ranks of the plan's workers."""
             return [
-                f"{worker.name}:{share}"
+                rank_name(worker.name, share, self.plan.gpus_of(worker))
                 for worker in self.plan.live_workers()
                 for share in range(self.plan.gpus_of(worker))
             ]

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rtk.runners.ranks import counted_processes, degree_of, name_of_rank, processes_of
-from rtk.runners.training import TrainingConfig, training_of
+from rtk.runners.training import TrainingConfig, asked_to_shard, training_of
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan, rank_of, worker_of
 
@@ -69,10 +69,21 @@ def test_names_that_nobody_has_are_refused(degree: int, name: str, what: str) ->
     assert ("k/i:r" if degree > 1 else "k/i") in (caught.value.fix or "")
 
 
-def test_stages_of_unlike_degrees_are_refused() -> None:
-    """Before anything is loaded, with the stage."""
+def test_workers_may_be_on_unlike_numbers_of_gpus() -> None:
+    """Each has as many processes as its stage has GPUs, and nobody shares an optimizer's blocks with another."""
+    unlike = on_gpus(PLAN, 2, 1)
+    assert (degree_of(unlike), processes_of(unlike)) == (2, ("0/0:0", "0/0:1", "0/1"))
+    assert counted_processes(unlike) == "2 live workers on 3 GPUs"
+    assert asked_to_shard(unlike, None) is False
+    with pytest.raises(InvalidInputError, match="no blocks of the optimizer's state in common"):
+        asked_to_shard(unlike, True)
+
+
+@given(placed_plans())
+def test_stages_of_a_worker_are_on_equally_many(plan: Plan) -> None:
+    """Else the plan is refused before anything is loaded, with the worker."""
+    assume(len(plan.stages_of(plan.workers[0])) > 1)
     for refuse in (degree_of, lambda plan: training_of(plan, TrainingConfig("m"))):
-        with pytest.raises(InvalidInputError, match="this stage is on 4 GPUs, the first one on 2") as caught:
-            refuse(on_gpus(PLAN, 2, 4))
-        assert caught.value.where == "/templates/0/stages/1/tensor_parallel"
-        assert "--tensor-parallel 2" in (caught.value.fix or "")
+        with pytest.raises(InvalidInputError, match=r"the stages of worker .* are on 1 and 2 GPUs") as caught:
+            refuse(on_gpus(plan, 1, *[2] * 64))
+        assert "--tensor-parallel 1" in (caught.value.fix or "")

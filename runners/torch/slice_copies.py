@@ -1,0 +1,155 @@
+"""Copies of state between workers of unlike degrees: each rank sends what of its slices another one is to hold."""
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ...schemas.plan import Layers
+from ...schemas.slices import Span, TensorCut, pieces_for
+from ..resilience.protocol import WHOLE, Copy
+from .layout import RankLayout
+from .rank_group import RankGroup
+from .recut import State, cut_of
+from .ties import FINGERPRINTS, fingerprint
+from .transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class _CopiedPart:
+    """A part of an entry of the state: along its cut, where it is at the source and at the target; None: all of it."""
+
+    name: str
+    cut: TensorCut | None = None
+    taken: Span = (0, 0)
+    placed: Span = (0, 0)
+
+    def at_source(self, state: State) -> torch.Tensor:
+        """It as a view of what the source has."""
+        return _narrowed(state[self.name], self.cut, self.taken)
+
+    def at_target(self, state: State) -> torch.Tensor:
+        """It as a view of what the target has."""
+        return _narrowed(state[self.name], self.cut, self.placed)
+
+
+def _narrowed(tensor: torch.Tensor, cut: TensorCut | None, span: Span) -> torch.Tensor:
+    return tensor if cut is None else tensor.narrow(cut.dimension, span[0], span[1] - span[0])
+
+
+class SliceCopies:
+    """What one rank sends and takes of an epoch's copies between workers of unlike degrees.
+
+    Args:
+        layout: the ranks of all workers.
+        rank: this one.
+        transport: the epoch's, by the numbers of ranks.
+        cuts: how parameters are cut, by their names in the state.
+        tag_of: the tag of each of a copy's messages; between two ranks those of one copy are numbered.
+    """
+
+    def __init__(
+        self,
+        layout: RankLayout,
+        rank: int,
+        transport: Transport,
+        cuts: Mapping[str, TensorCut],
+        tag_of: Callable[[Layers, int], int],
+    ) -> None:
+        self._layout, self._share = layout, layout.seats[rank][1]
+        self._transport, self._cuts, self._tag_of = transport, cuts, tag_of
+
+    def concerns(self, copy: Copy) -> bool:
+        """Whether a copy is between workers of unlike degrees."""
+        return self._layout.degrees[copy.source] != self._layout.degrees[copy.target]
+
+    def send(self, copy: Copy, state: State) -> None:
+        """Send what those of the target's ranks that lack it take of this rank.
+
+        Args:
+            copy: from this rank's worker.
+            state: of its layers.
+        """
+        for share, target in enumerate(self._layout.ranks_of(copy.target)):
+            if copy.ranks is None or share in copy.ranks:
+                messages = self._messages(copy, share, state).get(self._share, [])
+                for number, parts in enumerate(messages):
+                    sent = torch.cat([part.at_source(state).reshape(-1) for part in parts])
+                    self._transport.send(self._tag_of(copy.layers, number), target, sent)
+
+    def receive(self, copy: Copy, likes: State, waits: Callable[[], None]) -> State:
+        """The state of a copy's layers.
+
+        Args:
+            copy: to this rank's worker.
+            likes: tensors of the shapes and types that this rank is to have.
+            waits: called before each message that is waited for.
+        """
+        messages = [
+            (self._layout.ranks_of(copy.source)[source], self._tag_of(copy.layers, number), parts)
+            for source, told in self._messages(copy, self._share, likes).items()
+            for number, parts in enumerate(told)
+        ]
+        for source, tag, parts in messages:
+            like = torch.cat([part.at_target(likes).reshape(-1) for part in parts])
+            self._transport.post_receive(tag, source, like)
+        found = {name: torch.empty_like(like) for name, like in likes.items()}
+        for source, tag, parts in messages:
+            waits()
+            places = [part.at_target(found) for part in parts]
+            packed = self._transport.receive(tag, source).reshape(-1)
+            for place, value in zip(places, torch.split(packed, [one.numel() for one in places]), strict=True):
+                place.copy_(value.view(place.shape))
+        return found
+
+    def _messages(self, copy: Copy, share: int, state: State) -> dict[int, list[list[_CopiedPart]]]:
+        """By the source's ranks, what each message to a rank of the target has in it: all of one type.
+
+        Args:
+            copy: what is copied.
+            share: which of the target's ranks it is for.
+            state: of its layers; of the source or the target, which have the same entries.
+        """
+        before, after = self._layout.degrees[copy.source], self._layout.degrees[copy.target]
+        found: dict[int, dict[torch.dtype, list[_CopiedPart]]] = {}
+        for name, value in state.items():
+            cut = cut_of(name, state, self._cuts)
+            if cut is None:
+                parts = [(share * before // after, _CopiedPart(name))]
+            else:
+                pieces = pieces_for(cut, after, share, before)
+                parts = [(one.source, _CopiedPart(name, cut, one.taken, one.placed)) for one in pieces]
+            for source, part in parts:
+                found.setdefault(source, {}).setdefault(value.dtype, []).append(part)
+        return {source: list(by_type.values()) for source, by_type in found.items()}
+
+
+def whole_checksums(
+    states: Mapping[int, State],
+    cuts: Mapping[str, TensorCut],
+    group: RankGroup,
+    add_up: Callable[[torch.Tensor], object] | None,
+) -> dict[int, str]:
+    """Of whole layers, checksums that are the same whatever ranks share them.
+
+    Each is a sum over the ranks: of the bits of each entry, which no order matters to, times an odd number by the
+    entry's name. What several ranks have counts once.
+
+    Args:
+        states: of this rank, by the model's layers.
+        cuts: how parameters are cut, by their names in the state.
+        group: the ranks of the worker, all of which call it with the same layers.
+        add_up: sums over them, in place; None: there is but one.
+    """
+    told = torch.zeros(len(states), dtype=torch.float64)
+    for place, state in enumerate(states.values()):
+        total = 0
+        for name, value in state.items():
+            cut = cut_of(name, state, cuts)
+            if group.rank % (group.degree if cut is None else cut.copies(group.degree)) == 0:
+                total += fingerprint([value]) * (zlib.crc32(name.encode()) | 1)
+        told[place] = total % FINGERPRINTS
+    if add_up is not None:
+        add_up(told)
+    return {layer: f"{WHOLE}{int(one) % FINGERPRINTS:x}" for layer, one in zip(states, told.tolist(), strict=True)}
