@@ -95,15 +95,6 @@ def test_memory_errors_and_missing_degrees_say_what_would_do(folder: Path) -> No
     )
 
 
-def test_rtk_run_refuses_unlike_degrees_by_name(folder: Path) -> None:
-    """Workers of a job are of one degree: the refusal names the stage, both degrees, and what would do."""
-    assert plan("pipeline", "--tensor-parallel", "2,1", "-o", "unlike.json", cwd=folder).returncode == 0
-    done = rtk("run", "unlike.json", "--model", "gpt-tiny", cwd=folder)
-    assert done.returncode == 2
-    assert "this stage is on 1 GPU, the first one on 2" in done.stderr
-    assert "/templates/0/stages/1/tensor_parallel" in done.stderr and "--tensor-parallel 1" in done.stderr
-
-
 def test_a_replay_takes_the_degree_that_trains_most(folder: Path) -> None:
     """`auto` says what each degree trains, and the report has the one taken; one a stage is refused."""
     rtk(
