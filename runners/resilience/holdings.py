@@ -9,7 +9,7 @@ finds each block with both holders, and nobody else has to know how far that has
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
@@ -88,7 +88,7 @@ class Reshard:
         values: what is sent of parameters at once, so that whoever has them has them as of the last step.
         states: what is sent of the optimizer's state: what new holders lack.
         leaving: sources of state that hold the layer of it no longer.
-        lost: the layers of which a block's state is held by nobody.
+        lost: the layers of which a block's state is held by nobody; before the first commit, its parameters.
     """
 
     deals: tuple[PeerDeal, ...]
@@ -126,7 +126,8 @@ def reshard(
         names: of the epoch's workers, by rank.
         wanted: by rank, the layers that each is to hold, in ranges.
         told: by rank.
-        is_first: whether nothing is committed: everybody makes all state for itself.
+        is_first: whether nothing is committed: everybody makes all state for itself. Parameters it may have of a first
+            step that was undone.
     """
     wants = [layers_in(ranges) for ranges in wanted]
     concerned = wants[rank] | told[rank].layers
@@ -142,8 +143,19 @@ def reshard(
         if rank in ranks:
             deals.append(PeerDeal(layers, ranks, dealt))
     leaving = {one.source for one in states if told[one.source].layers != wants[one.source]}
-    values = () if is_first else tuple(_values(told, concerned))
-    return Reshard(tuple(deals), values, tuple(states), frozenset(leaving), tuple(sorted(gone)))
+    if is_first:
+        gone.update(_nowhere_fresh(told, concerned))
+    values = _joined(_values(told, concerned))
+    return Reshard(tuple(deals), values, _joined(states), frozenset(leaving), tuple(sorted(gone)))
+
+
+def _joined(found: Iterable[BlockFetch]) -> tuple[BlockFetch, ...]:
+    """What one sends to another as one: its messages have the same tags, whatever layers they are of."""
+    ways: dict[tuple[int, int], tuple[BlockId, ...]] = {}
+    for one in found:
+        way = one.source, one.target
+        ways[way] = (*ways.get(way, ()), *one.blocks)
+    return tuple(BlockFetch(*way, blocks) for way, blocks in ways.items())
 
 
 def _deal(
@@ -175,6 +187,13 @@ def _values(told: Sequence[Holding], layers: Collection[int]) -> Iterator[BlockF
         sizes = _sizes_of(together, told[ranks[0]])
         lacking = {block: tuple(rank for rank in ranks if block not in told[rank].fresh) for block in sizes}
         yield from fetches({block: some for block, some in lacking.items() if some}, fresh, sizes)
+
+
+def _nowhere_fresh(told: Sequence[Holding], layers: Collection[int]) -> tuple[int, ...]:
+    """Those of some layers of which somebody has parameters, and nobody all as of the last step."""
+    knows = {layer: one for one in told for layer in one.layers.intersection(layers)}
+    blocks = chain.from_iterable(_sizes_of((layer,), one) for layer, one in knows.items())
+    return lost(blocks, _holders(told, lambda one: one.fresh))
 
 
 def _sizes_of(layers: Collection[int], told: Holding) -> dict[BlockId, int]:

@@ -93,7 +93,7 @@ class Shards:
         self._awaited = frozenset()
         told = _exchanged(own, rank, len(self.names), transport, waits)
         found = reshard(rank, self.names, wanted, told, epoch.nothing_committed)
-        if found.lost:
+        if found.lost and not (epoch.nothing_committed and epoch.resume is not None):  # else all is loaded again
             raise StateLostError(
                 f"the optimizer's state of layers {listed(map(str, found.lost))} is lost: of a part of it both workers "
                 "that held it are gone",
@@ -101,12 +101,12 @@ class Shards:
                 fix="start the run again, with --resume where there is a checkpoint",
             )
         self.reshard, self._whole = found, epoch.taken
+        if before is not None:
+            self._take_values(_blocks_of(before), found.values, waits)
         if epoch.nothing_committed:
             _blocks_of(held).set_version(_blocks_of(held).sizes, epoch.taken)
             _blocks_of(held).hold(found.blocks_of(rank))
             held.prime_optimizer()
-        elif before is not None:
-            self._take_values(_blocks_of(before), found.values, waits)
 
     def begin(self, before: HeldStage | None, held: HeldStage) -> None:
         """Hold what this worker is to hold; what it lacks of that is on its way from now on.
@@ -169,27 +169,32 @@ class Shards:
         fetched = (*self.reshard.values, *self.reshard.states)
         return frozenset(one.source for one in fetched if one.target == self.rank)
 
-    def is_whole(self, held: HeldStage) -> bool:
-        """Whether no step was taken since all parameters were the same on all peers."""
-        return self.reshard is None or max(_blocks_of(held).versions.values(), default=self._whole) == self._whole
+    def is_whole(self, taken: int) -> bool:
+        """Whether no step was taken since all parameters were the same on all peers.
 
-    def gather(self, held: HeldStage, transport: Transport) -> None:
+        Blocks do not tell: where there are few, a worker holds none, and has all parameters from others.
+
+        Args:
+            taken: steps until now.
+        """
+        return self.reshard is None or taken == self._whole
+
+    def gather(self, held: HeldStage, taken: int, transport: Transport) -> None:
         """Have the parameters that others have stepped, and send them one's own.
 
         Args:
             held: this worker's stage.
+            taken: steps until now, the one included whose parameters are gathered.
             transport: the epoch's.
 
         Raises:
             RuntimeFailedError: a connection broke, or was interrupted.
         """
         assert self.reshard is not None
-        blocks = _blocks_of(held)
-        version = max(blocks.versions.values())
         if self._gathering is None:
-            self._gathering = Gathering(blocks, self.rank, self.reshard.peers, self.reshard.holders)
-        self._gathering.run(transport, version)
-        self._whole = version
+            self._gathering = Gathering(_blocks_of(held), self.rank, self.reshard.peers, self.reshard.holders)
+        self._gathering.run(transport, taken)
+        self._whole = taken
 
     def ready(self, held: HeldStage) -> frozenset[BlockId]:
         """The blocks whose state is here."""

@@ -496,9 +496,10 @@ class ResilientWorker:
             self._rank.transport.flush(sum(isinstance(one, Send) for one in self._rank.instructions))
         if self._shards is not None:
             self._end_copies()
-            if not self._shards.is_whole(self._held):
+            taken = self._rules.taken
+            if not self._shards.is_whole(taken):
                 self._activity.be("waiting", "parameters", self._rank.program.peers(self._rank.number))
-                self._shards.gather(self._held, self._plane.direct)
+                self._shards.gather(self._held, taken, self._plane.direct)
         if not but_last:
             self._rank.transport.flush()
         self._send_spans()

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from rtk.planners.pipeline import plan_pipeline
+from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import language_model_loss
 from rtk.runners.resilience.protocol import Job
 from rtk.runners.torch.gathering import Gathering
@@ -24,7 +26,7 @@ from rtk.schemas.plan import Place, Plan
 from .processes import ProcessJob, single_process
 from .ranked import RankedJob
 from .ranked import plan_of as ranked_plan
-from .scripted import Died, ThreadJob, batches, layers, plan_of, replan_with
+from .scripted import Died, ThreadJob, batches, layers, plan_of, profile, replan_with
 from .test_ranked_survival import assert_exact, event, killed
 from .test_resilient_worker import job_of, slipstream
 from .test_survival import FOREVER, TRAINING, Story
@@ -52,10 +54,14 @@ def shared(job: ThreadJob, **more: Any) -> ThreadJob:
 
 
 def alone(
-    iterations: int, microbatches: int, clip_norm: float | None = None, skip: tuple[int, ...] = ()
+    iterations: int,
+    microbatches: int,
+    clip_norm: float | None = None,
+    skip: tuple[int, ...] = (),
+    make_layers: Callable[[], list[nn.Module]] = doubles,
 ) -> tuple[list[float], dict[str, Any]]:
     """One process: the losses, and the parameters in the end by their names in the state."""
-    made = doubles()
+    made = make_layers()
     whole = nn.Sequential(*made)
     optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-4)
     losses = []
@@ -118,6 +124,22 @@ def test_deaths_change_nothing(technique: str) -> None:
     """With deaths in both stages, one peer after the other, down to one that has all; clipped, so with every norm."""
     deaths = ("1/0", 3), ("0/1", 5), ("2/0", 5), ("2/1", 8)
     check(shared(job_of(slipstream(technique, 2, 3), 11, *deaths), clip_norm=0.5), 11, 6, 0.5)
+
+
+def test_who_holds_no_block_has_the_others_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three peers whose stage is one block two step it, and the third one computes with what they made of it."""
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 16)
+
+    def ends() -> list[nn.Module]:
+        return [doubles()[0], doubles()[-1]]
+
+    plan = plan_pipeline(replace(profile(), layers=profile().layers[:2]), Shape(2, 3, 2), "1f1b")
+    job = shared(job_of(plan, 5), make_layers=ends)
+    assert job.run().exit_code == 0
+    losses, parameters = alone(5, 6, make_layers=ends)
+    assert sorted(len(blocks_of(worker).held) for worker in job.workers.values()) == [0, 0, 1, 1, 1, 1]
+    assert job.losses() == pytest.approx(losses, rel=0, abs=1e-12)
+    check_state(job, parameters)
 
 
 def test_a_newcomer_takes_its_share() -> None:
