@@ -6,14 +6,13 @@ of 32 runs of models of 176 to 195 billion parameters on A100 (BigScience, 2022;
 for models left out of the fit is in docs/profiles-method.md.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Layers, Plan, Worker
 from ..schemas.profile import Profile, gradients_held, held_by
-from ..schemas.resumption import layers_in
+from ..schemas.resumption import holders_by_layer, layers_in
 from ..schemas.sharded import OptimizerShare, TrainedBytes
 
 # CUDA's context, NCCL's buffers for each group, cuBLAS's workspaces.
@@ -129,7 +128,7 @@ def memory_of(
 
 def _shares_of(plan: Plan) -> dict[str, OptimizerShare]:
     """What each live worker has of the optimizer, by its name: of the layer that the fewest others hold."""
-    holders = Counter(layer for worker in plan.live_workers() for layer in layers_in(plan.layers_of(worker)))
+    holders = holders_by_layer(plan)
     is_kept = plan.optimizer == "staggered"
     return {
         worker.name: OptimizerShare(min(holders[layer] for layer in layers_in(plan.layers_of(worker))), is_kept)

@@ -1,7 +1,6 @@
 """What a job of real processes is asked to be: what is trained, and how the job is led."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan
 from ..schemas.profile import AS_USUAL, DataType, ModelForm, form_of
 from ..schemas.quantities import DURATION, parse_number
-from ..schemas.resumption import layers_in
+from ..schemas.resumption import holders_by_layer
 from .processes import arguments_of
 from .program import Sending
 from .ranks import degree_of, has_unlike_degrees
@@ -80,8 +79,7 @@ class TrainingConfig:
         precision: of parameters and computing; None: as the plan's profile has it.
         weights: a file or folder of safetensors to begin with; None: those beside the model, if there are any.
         random_weights: begin with random ones, whatever there is.
-        shard_optimizer: peers share the optimizer's state; None: where the plan counts on it, or it is worth
-            while.
+        shard_optimizer: peers share the optimizer's state; None: where the plan counts on it, or it is worth while.
         script: a Python file that holds a `Training` (training.py); then all but `BESIDE_SCRIPT` stands there.
     """
 
@@ -268,8 +266,8 @@ def training_of(plan: Plan, asked: TrainingConfig, iterations: int | None = None
         iterations: of the job; None: its coordinator knows.
 
     Raises:
-        InvalidInputError: the plan's options ask for a form that there is not, or options do not go together, or its
-            stages are on unlike numbers of GPUs.
+        InvalidInputError: the plan's options ask for a form that there is not, or options do not go together, or the
+            stages of one worker are on unlike numbers of GPUs.
     """
     size, length = sizes_of(plan)
     degree_of(plan)  # refused before anything is loaded
@@ -316,8 +314,7 @@ def asked_to_shard(plan: Plan, asked: bool | None) -> bool | None:
 
 def fewest_holders(plan: Plan) -> int:
     """Of all layers the least number of live workers that hold one."""
-    holders = Counter(layer for worker in plan.live_workers() for layer in layers_in(plan.layers_of(worker)))
-    return min(holders.values())
+    return min(holders_by_layer(plan).values())
 
 
 def is_script_name(model: str) -> bool:

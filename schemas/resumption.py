@@ -6,6 +6,7 @@ of what layer b - 1 gives.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -170,6 +171,11 @@ def layer_runs(layers: Iterable[int]) -> tuple[Layers, ...]:
 def layers_in(runs: Iterable[Layers]) -> frozenset[int]:
     """The single layers of some ranges: `layer_runs` backwards."""
     return frozenset(chain.from_iterable(range(*layers) for layers in runs))
+
+
+def holders_by_layer(plan: Plan) -> Counter[int]:
+    """Of each layer how many live workers hold it."""
+    return Counter(layer for worker in plan.live_workers() for layer in layers_in(plan.layers_of(worker)))
 
 
 def ledger_entries(by_layer: Mapping[int, Collection[int]]) -> tuple[LedgerEntry, ...]:

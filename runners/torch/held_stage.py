@@ -22,7 +22,7 @@ from .buffers import StageBuffers, copied, take_buffers
 from .gradients import FlatGradients
 from .held_layers import HeldLayers
 from .loss_scale import ENTRY, LossScale
-from .optimizers import MASTER, StageOptimizer, as_tensor
+from .optimizers import MASTER, StageOptimizer, as_tensor, set_entry
 from .optimizers import OptimizerFactory as OptimizerFactory
 from .precision import Precision, convert, is_loss_scaled, require_precision
 from .schedules import LearningRates, Schedule
@@ -528,11 +528,7 @@ class HeldStage:
         for name in tensors.keys() & state.keys():
             tensors[name].copy_(state[name])
         for slot in [slot for slot in self._slots(with_blocks=True) if slot.name in state]:
-            entry, value = slot.entries[slot.key], state[slot.name]
-            if isinstance(entry, torch.Tensor):
-                entry.detach().copy_(value)
-            else:
-                slot.entries[slot.key] = type(entry)(value.item())
+            set_entry(slot.entries, slot.key, state[slot.name])
 
     def _step_without_effect(self, parameters: set[int]) -> None:
         """Step with zero gradients and no weight decay, which would go into SGD's momentum, and only `parameters`."""

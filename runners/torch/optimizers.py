@@ -408,3 +408,12 @@ def as_tensor(entry: Any) -> torch.Tensor:
         f"the optimizer keeps {with_article(type(entry).__name__)}, which cannot be handed over",
         fix="use an optimizer whose state is tensors and numbers, such as AdamW",
     )
+
+
+def set_entry(entries: dict[str, Any], key: str, value: torch.Tensor) -> None:
+    """Have another value in an entry of an optimizer's state, in place: `as_tensor` backwards."""
+    entry = entries[key]
+    if isinstance(entry, torch.Tensor):
+        entry.detach().copy_(value)
+    else:
+        entries[key] = type(entry)(value.item())

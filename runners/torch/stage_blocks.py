@@ -10,7 +10,7 @@ from torch import nn
 from ...schemas.blocks import BlockId, blocks_of, piece_name
 from ...schemas.errors import InvalidInputError
 from ...schemas.slices import Span
-from .optimizers import StageOptimizer, as_tensor, part_of
+from .optimizers import StageOptimizer, as_tensor, part_of, set_entry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,11 +119,7 @@ class StageBlocks:
             values[name].copy_(state[name])
         for name, key, places in entries:
             if name in state:
-                entry = places[key]
-                if isinstance(entry, torch.Tensor):
-                    entry.detach().copy_(state[name])
-                else:
-                    places[key] = type(entry)(state[name].item())
+                set_entry(places, key, state[name])
 
     def packed(self, blocks: Iterable[BlockId]) -> list[torch.Tensor]:
         """The values of some blocks, in their order: one flat copy a type."""
