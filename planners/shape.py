@@ -19,15 +19,7 @@ from ..schemas.fields import MOST_CELLS, MOST_MICROBATCHES, MOST_OF_A_PIPELINE, 
 from ..schemas.network import PipelineSeats, Rings
 from ..schemas.placement import links_crossed, loop_placement, v_placement
 from ..schemas.plan import Layers, Link, Pipeline, Placement, Plan, Planner, Stage, Template, Worker
-from ..schemas.profile import (
-    Layer,
-    LayerCost,
-    Profile,
-    activations_held,
-    held_by,
-    joined_cost,
-    summed_bytes,
-)
+from ..schemas.profile import Layer, LayerCost, Profile, activations_held, held_by, joined_cost, summed_bytes
 from ..schemas.quantities import print_bytes
 from ..schemas.sharded import OptimizerShare, TrainedBytes
 from ..schemas.text import joined

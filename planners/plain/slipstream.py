@@ -25,14 +25,7 @@ from ..scheduling.list_schedule import most_in_flight
 from ..scheduling.solve import Effort, SolverName, with_own_proof
 from ..shape import Shape
 from ..slipstream.atlas_folder import AtlasFolder, of_atlas, read_atlas, stored_plan
-from ..slipstream.cluster import (
-    AtlasRequest,
-    Technique,
-    alike,
-    grid_of,
-    opening,
-    plan_with_failures,
-)
+from ..slipstream.cluster import AtlasRequest, Technique, alike, grid_of, opening, plan_with_failures
 from ..slipstream.normalization import Cost
 from ..slipstream.placed_replanner import AnyReplanner, replanner_of
 from .verbs import Delays, Factors, WorkerName, effort_of, factors, limits_of, link_delays, places, sharing
