@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
+from rtk.benchmarks.survival import FOREVER, is_event
 from rtk.schemas.orders import Schedule
+from rtk.schemas.plan import worker_of
 from rtk.tests.runners.ranked import RankedJob, losses_alone, plan_of
 
 CASES: dict[str, tuple[Schedule, bool]] = {
@@ -29,20 +31,14 @@ CASES: dict[str, tuple[Schedule, bool]] = {
     "zero bubble": ("zero-bubble", False),
     "zero bubble, staggered": ("zero-bubble", True),
 }
-FOREVER = 10**6
 WARM = 5  # iterations before the first kill
 CLIP_NORM = 4.0
-
-
-def is_event(name: str, **fields: Any) -> Any:
-    """Tells an announcement."""
-    return lambda one: one["event"] == name and all(one.get(key) == value for key, value in fields.items())
 
 
 def killed(job: RankedJob, chance: random.Random) -> dict[str, float]:
     """Kill a rank, wait until the others go on, and have its worker back."""
     process = chance.choice(job.all_processes())
-    worker = process.partition(":")[0]
+    worker = worker_of(process)
     time.sleep(chance.random() * statistics.median(times_of(job)[-WARM:]))
     since, killed_s = len(job.said), time.perf_counter()
     job.signal(process, signal.SIGKILL)
