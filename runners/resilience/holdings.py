@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from ...schemas.blocks import BlockFetch, BlockId, Holders, deal, fetches, lost
+from ...schemas.blocks import BlockFetch, BlockId, Holders, deal_layers, fetches, lost
 from ...schemas.plan import Layers
 from ...schemas.resumption import layers_in
 
@@ -136,7 +136,7 @@ def reshard(
     for ranks, layers in _peer_groups(names, wants, concerned):
         sizes = _sizes_of(layers, told[ranks[0]])
         before = {} if is_first else {block: holds[block] for block in sizes if block in holds}
-        dealt = _deal(ranks, sizes, [told[one].unit for one in ranks], before)
+        dealt = deal_layers(sizes, dict.fromkeys(layers, ranks), {one: told[one].unit for one in ranks}, before)
         if not is_first:
             gone.update(lost(sizes, before))
             states += fetches(dealt, before, sizes)
@@ -156,16 +156,6 @@ def _joined(found: Iterable[BlockFetch]) -> tuple[BlockFetch, ...]:
         way = one.source, one.target
         ways[way] = (*ways.get(way, ()), *one.blocks)
     return tuple(BlockFetch(*way, blocks) for way, blocks in ways.items())
-
-
-def _deal(
-    ranks: Sequence[int], sizes: Mapping[BlockId, int], units: Sequence[str], before: Mapping[BlockId, Collection[int]]
-) -> dict[BlockId, Holders]:
-    """A deal among ranks; those before may be others as well."""
-    places = {one: place for place, one in enumerate(ranks)}
-    staying = {block: [places[one] for one in holders if one in places] for block, holders in before.items()}
-    dealt = deal(sizes, units, {block: holders for block, holders in staying.items() if holders})
-    return {block: tuple(ranks[place] for place in holders) for block, holders in dealt.items()}
 
 
 def _peer_groups(

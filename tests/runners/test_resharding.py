@@ -31,6 +31,8 @@ from .test_ranked_survival import assert_exact, event, killed
 from .test_resilient_worker import job_of, slipstream
 from .test_survival import FOREVER, TRAINING, Story
 from .test_survival import plan_of as process_plan
+from .test_unlike_runs import job_of as unlike_job
+from .test_unlike_runs import unlike
 
 Hook = Callable[..., Any]
 
@@ -163,6 +165,12 @@ def test_a_worker_takes_over_another_stage() -> None:
         return slipstream("adaptive", 2, 3, failed), ()
 
     check(shared(ThreadJob(plan, Job(plan, 12), replan_with(plan, make), {("1/0", 3), ("2/0", 5)})), 12, 6)
+
+
+def test_unlike_pipelines_share_what_several_hold() -> None:
+    """Where pipelines cut the layers at other places, one sends another state of layers that others hold as well, and
+    of layers that none of these holds: all of it comes, through two deaths."""
+    check(shared(unlike_job(unlike(7, 1, 2, 7), 10, ("0/0", 3), ("1/0", 6))), 10, 7)
 
 
 class Moment:
