@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
+from rtk.runners.ranks import processes_of
 from rtk.schemas.orders import Schedule
 from rtk.tests.runners.ranked import RankedJob, losses_alone, plan_of
 
@@ -41,7 +42,7 @@ def is_event(name: str, **fields: Any) -> Any:
 
 def killed(job: RankedJob, chance: random.Random) -> dict[str, float]:
     """Kill a rank, wait until the others go on, and have its worker back."""
-    process = chance.choice(job.all_processes())
+    process = chance.choice(processes_of(job.plan))
     worker = process.partition(":")[0]
     time.sleep(chance.random() * statistics.median(times_of(job)[-WARM:]))
     since, killed_s = len(job.said), time.perf_counter()

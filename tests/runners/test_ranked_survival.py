@@ -55,16 +55,16 @@ def test_a_waiting_rank_takes_the_place_of_a_dead_one_at_once() -> None:
     """Where a second process of a rank waits, the epoch after the death has all workers, and only that rank's part of
     the state is copied; with a staggered optimizer, whose steps the partner undoes or keeps."""
     plan = plan_of(1, 2, 2, 2, optimizer="staggered")
-    with RankedJob(plan, 40) as job:
-        job.wait_for_iteration(1)
+    with RankedJob(plan, 20, spare_ranks=1) as job:
         first = job.processes["0/0:0"]
-        job.start("0/0:0")
-        job.processes["0/0:0"], standby = first, job.processes["0/0:0"]
-        job.wait_for_iteration(12)
+        job.start("0/0:0", not_before=1)  # the job begins only once it waits
+        standby = job.processes["0/0:0"]
+        job.wait_for_iteration(2)
+        job.processes["0/0:0"] = first
         at = killed(job, "0/0:0", 0.0)
         job.processes["0/0:0"] = standby
         told = {one["event"]: one for one in job.said[:at]}
-        if "orphans" not in told:  # else the standby was not ready yet, and has come as any other
-            assert (told["replaced"]["worker"], told["replaced"]["lacking"]) == ("0/0", (0,))
+        assert "orphans" not in told
+        assert (told["replaced"]["worker"], told["replaced"]["lacking"]) == ("0/0", (0,))
         assert_exact(job)
         assert any(one["live_workers"] == 2 for one in job.said[at:] if one["event"] == "iteration")
