@@ -22,6 +22,7 @@ from typing import Any
 
 from rtk.benchmarks.common import spread, write_result
 from rtk.benchmarks.survival import FOREVER, is_event
+from rtk.runners.ranks import processes_of
 from rtk.schemas.orders import Schedule
 from rtk.schemas.plan import worker_of
 from rtk.tests.runners.ranked import RankedJob, losses_alone, plan_of
@@ -37,7 +38,7 @@ CLIP_NORM = 4.0
 
 def killed(job: RankedJob, chance: random.Random) -> dict[str, float]:
     """Kill a rank, wait until the others go on, and have its worker back."""
-    process = chance.choice(job.all_processes())
+    process = chance.choice(processes_of(job.plan))
     worker = worker_of(process)
     time.sleep(chance.random() * statistics.median(times_of(job)[-WARM:]))
     since, killed_s = len(job.said), time.perf_counter()

@@ -11,8 +11,8 @@ from itertools import product
 
 import torch
 
-from ...schemas.errors import InvalidInputError
 from ..program import Program, RankPair
+from ..ranks import degree_of
 from ..resilience.protocol import MeetingPoint, RankAssignment
 from .detours import Detour
 from .nccl import Channel
@@ -40,14 +40,7 @@ class RankLayout:
         Raises:
             InvalidInputError: a worker's stages are of unlike degrees.
         """
-        for worker in program.workers:
-            degrees = {stage.tensor_parallel for stage in program.plan.stages_of(worker)}
-            if len(degrees) > 1:
-                raise InvalidInputError(
-                    f"the stages of worker {worker.name} have several tensor-parallel degrees: {sorted(degrees)}",
-                    where="the plan",
-                    fix="plan with one --tensor-parallel for all stages",
-                )
+        degree_of(program.plan)  # which refuses them
         return cls(tuple(map(program.plan.gpus_of, program.workers)))
 
     @classmethod

@@ -448,13 +448,11 @@ class ResilientWorker:
 
     def _whole_checksums(self, epoch: Epoch, rank: int, before: HeldStage | None, held: HeldStage) -> dict[int, str]:
         """Of layers that are made or copied in an epoch, as they are whole, whatever this worker's degree."""
-        assert self._plane is not None
         copied = [copy.layers for copy in epoch.copies if rank in (copy.source, copy.target)]
         layers = held.numbers if epoch.nothing_committed else sorted(layers_in(copied))
         stages = {layer: held if layer in held.numbers else before for layer in layers}
         states = {layer: stage.state_of((layer, layer + 1)) for layer, stage in stages.items() if stage is not None}
-        team = self._plane.team
-        return whole_checksums(states, self._shares.tensors, self._group, None if team is None else team.sum)
+        return whole_checksums(states, self._shares.tensors, self._group)
 
     def _take_sums(self, epoch: Epoch, rank: int, held: HeldStage) -> dict[int, str]:
         """Have what the place's layers are to have of the iteration under way; gives the checksums of sums copied."""
@@ -466,8 +464,9 @@ class ResilientWorker:
         return SumTaker(epoch.rest, rank, self._plane.direct, waits).take(progress, held)
 
     def _rank_in(self, program: Program, number: int, plane: Plane) -> Rank:
-        layout = plane.layout
-        own = None if layout is None else layout.ranks_of(number)[self._task.share]
+        layout, sums = plane.layout, None
+        if layout is not None:
+            sums = SliceSums(layout, layout.ranks_of(number)[self._task.share], self._held.gradients)
         return Rank(
             program,
             number,
@@ -486,7 +485,7 @@ class ResilientWorker:
             transfers=plane.transfers,
             share=self._task.share,
             layout=layout,
-            sums=None if layout is None or own is None else SliceSums(layout, own, self._held.gradients),
+            sums=sums,
         )
 
     def _flush(self, but_last: bool) -> None:
@@ -541,9 +540,15 @@ class ResilientWorker:
         except RuntimeFailedError:
             if team is not None:
                 self._activity.wait_for_team()
-                if not team.stop(go_on_alone):
+                if not team.stop(partial(self._go_on_alone, go_on_alone)):
                     self._drop_progress()
             raise
+
+    def _go_on_alone(self, compute: Callable[[], None]) -> None:
+        """Compute what comes before the others are told to stop, without being taken for one that waits and hangs."""
+        self._activity.be("computing", "what needs no other rank")
+        compute()
+        self._activity.wait_for_team()
 
     # An iteration
 

@@ -125,12 +125,7 @@ class SliceCopies:
         return {source: list(by_type.values()) for source, by_type in found.items()}
 
 
-def whole_checksums(
-    states: Mapping[int, State],
-    cuts: Mapping[str, TensorCut],
-    group: RankGroup,
-    add_up: Callable[[torch.Tensor], object] | None,
-) -> dict[int, str]:
+def whole_checksums(states: Mapping[int, State], cuts: Mapping[str, TensorCut], group: RankGroup) -> dict[int, str]:
     """Of whole layers, checksums that are the same whatever ranks share them.
 
     Each is a sum over the ranks: of the bits of each entry, which no order matters to, times an odd number by the
@@ -140,7 +135,6 @@ def whole_checksums(
         states: of this rank, by the model's layers.
         cuts: how parameters are cut, by their names in the state.
         group: the ranks of the worker, all of which call it with the same layers.
-        add_up: sums over them, in place; None: there is but one.
     """
     told = torch.zeros(len(states), dtype=torch.float64)
     for place, state in enumerate(states.values()):
@@ -150,6 +144,6 @@ def whole_checksums(
             if group.rank % (group.degree if cut is None else cut.copies(group.degree)) == 0:
                 total += fingerprint([value]) * (zlib.crc32(name.encode()) | 1)
         told[place] = total % FINGERPRINTS
-    if add_up is not None:
-        add_up(told)
+    if group.degree > 1:
+        group.reduce(told)
     return {layer: f"{WHOLE}{int(one) % FINGERPRINTS:x}" for layer, one in zip(states, told.tolist(), strict=True)}

@@ -44,7 +44,7 @@ class Interruption:
         self.end: End | None = None
         self._superseded: Future[None] = Future()
         self._transport: Transport | None = None
-        self._waking: Future[None] | None = None
+        self._waking: list[Future[None]] = []
 
     def begin(self, epoch: int) -> "Future[None]":
         """Training enters an epoch; the future is done as soon as a newer one, or the end, has been announced."""
@@ -91,7 +91,9 @@ class Interruption:
             team = None if self._spares_team else self._team
         if transport is not None or team is not None:
             # It takes some milliseconds; who is woken early need not wait for that to go on.
-            self._waking = in_thread(partial(_interrupt, [one for one in (transport, team) if one]), "interrupting")
+            those = [one for one in (transport, team) if one is not None]
+            self._waking = [one for one in self._waking if not one.done()]
+            self._waking.append(in_thread(partial(_interrupt, those), "interrupting"))
 
     def _regroups(self, message: FromCoordinator) -> bool:
         """Whether all of this worker's ranks are among those who go on."""
@@ -99,8 +101,7 @@ class Interruption:
 
     def wait(self, limit_s: float) -> None:
         """Wait until nobody is being woken any more: a thread inside torch must not outlive the interpreter."""
-        if self._waking is not None:
-            wait([self._waking], limit_s)
+        wait(self._waking, limit_s)
 
 
 def _interrupt(those: Sequence[Transport | Team]) -> None:

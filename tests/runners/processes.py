@@ -6,9 +6,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 from rtk.runners.lifeline import LIFELINE, lifeline_if_any
+from rtk.runners.ranks import processes_of
 from rtk.runners.resilience.events import Announcement
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.running import controller_of
@@ -79,6 +81,7 @@ class ProcessJob:
         host: where the coordinator listens.
         is_watchful: whether it looks for what is slow; None: where workers keep a pace, for those that share cores
             without one are slow by turns.
+        spare_ranks: single ranks that stand by, for which it waits before it begins.
     """
 
     def __init__(
@@ -88,9 +91,12 @@ class ProcessJob:
         training: TrainingConfig,
         host: str = "127.0.0.1",
         is_watchful: bool | None = None,
+        spare_ranks: int = 0,
     ) -> None:
         self.plan, self.training = plan, training
         self.conductor = controller_of(plan, how)
+        if spare_ranks:
+            self.conductor.job = replace(self.conductor.job, spare_ranks=spare_ranks)
         self.said: list[dict[str, Any]] = []
         self.secret = b"a secret for one test only"
         self._changed = threading.Condition()
@@ -102,11 +108,11 @@ class ProcessJob:
         self._finished: Any = None
         self._leading = threading.Thread(target=self._lead, daemon=True)
 
-    def __enter__(self) -> "ProcessJob":
+    def __enter__(self) -> Self:
         self.conductor.warm_up()
         self._leading.start()
-        for worker in self.plan.live_workers():
-            self.start(worker.name)
+        for name in processes_of(self.plan):
+            self.start(name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,14 +125,18 @@ class ProcessJob:
             os.close(file)
 
     def start(self, name: str, not_before: int = 0) -> None:
-        """Start a worker, or its replacement."""
+        """Start a worker, or a rank `k/i:r` of one, or what is to replace it."""
         line = lifeline_if_any()
         path = None if line is None else f"/proc/{os.getpid()}/fd/{line.file}"
-        arguments = (canonical(self.plan), self.training, name, self.addresses, self.secret, not_before, path)
-        process = self.processes[name] = fork(__file__, *arguments)
+        process = self.processes[name] = self.launch(name, not_before, path)
         if line is not None:
             self._files.append(line.file)
             line.watch(lambda: process.exitcode is not None, lambda: self.server.mourn(name, process.pid or 0))
+
+    def launch(self, name: str, not_before: int, lifeline: str | None) -> Any:
+        """The process of a worker."""
+        told = (canonical(self.plan), self.training, name, self.addresses, self.secret, not_before, lifeline)
+        return fork(__file__, *told)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a worker a signal."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.lifeline import LIFELINE, lifeline_if_any
+from rtk.runners.lifeline import LIFELINE
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import canonical, parse_document
 from rtk.schemas.errors import RtkError
 from rtk.schemas.orders import Schedule
-from rtk.schemas.plan import Plan, rank_name
+from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 
 if __name__ != "worker":
@@ -131,11 +131,14 @@ def be_rank(
     addresses: list[str],
     secret: bytes,
     patience_s: float,
+    not_before: int,
     lifeline: str | None,
 ) -> None:
     """One rank's process, from its beginning to its end."""
     from rtk.runners.torch.worker import be_worker
+    from rtk.runners.training import NOT_BEFORE
 
+    os.environ[NOT_BEFORE] = str(not_before)
     if lifeline is not None:
         os.environ[LIFELINE] = str(os.open(lifeline, os.O_RDWR))
     known = parse_document(plan, Plan, "the plan")
@@ -156,40 +159,27 @@ if __name__ != "worker":
             iterations: how many.
             clip_norm: of the gradients.
             is_sharded: whether peers share the optimizer's state.
+            spare_ranks: as of ProcessJob.
             how: what else the job is asked to be.
         """
 
         def __init__(
-            self, plan: Plan, iterations: int, clip_norm: float | None = None, is_sharded: bool = False, **how: Any
+            self,
+            plan: Plan,
+            iterations: int,
+            clip_norm: float | None = None,
+            is_sharded: bool = False,
+            spare_ranks: int = 0,
+            **how: Any,
         ) -> None:
-            super().__init__(plan, JobConfig(iterations, **how), TrainingConfig(), is_watchful=False)
+            led = JobConfig(iterations, **how)
+            super().__init__(plan, led, TrainingConfig(), is_watchful=False, spare_ranks=spare_ranks)
             self._trains = clip_norm, is_sharded
 
-        def __enter__(self) -> "RankedJob":
-            self.conductor.warm_up()
-            self._leading.start()
-            for process in self.all_processes():
-                self.start(process)
-            return self
-
-        def all_processes(self) -> list[str]:
-            """`k/i:r` of all ranks of the plan's workers."""
-            return [
-                rank_name(worker.name, share, self.plan.gpus_of(worker))
-                for worker in self.plan.live_workers()
-                for share in range(self.plan.gpus_of(worker))
-            ]
-
-        def start(self, name: str, not_before: int = 0) -> None:
-            """Start a rank `k/i:r`, its replacement, or one that waits to be that."""
-            line = lifeline_if_any()
-            path = None if line is None else f"/proc/{os.getpid()}/fd/{line.file}"
-            told = (canonical(self.plan), name, *self._trains, self.addresses, self.secret, PATIENCE_S, path)
-            process = fork(__file__, *told)
-            self.processes[name] = process
-            if line is not None:
-                self._files.append(line.file)
-                line.watch(lambda: process.exitcode is not None, lambda: self.server.mourn(name, process.pid or 0))
+        def launch(self, name: str, not_before: int, lifeline: str | None) -> Any:
+            """The process of a rank."""
+            how = (self.addresses, self.secret, PATIENCE_S, not_before, lifeline)
+            return fork(__file__, canonical(self.plan), name, *self._trains, *how)
 
 
 if __name__ == "worker":

@@ -293,11 +293,12 @@ def test_processes_that_are_killed_and_replaced() -> None:
 
 def test_ranks_of_workers_share_each_its_slices() -> None:
     """Of 3 workers of 2 ranks, each of which has blocks of its slices, one rank is killed and replaced."""
-    with RankedJob(ranked_plan(1, 3, 1, 2), 24, is_sharded=True) as job:
+    with RankedJob(ranked_plan(1, 3, 1, 2), FOREVER, is_sharded=True) as job:
         job.wait_for_iteration(3)
         at = killed(job, "1/0:1", 0.02)
         job.start("1/0:1")
-        job.wait_for(event("join", worker="1/0"), since=at)
+        at = job.wait_for(event("join", worker="1/0"), since=at)
+        job.wait_for(event("iteration", live_workers=3), since=at)
         assert_exact(job)
 
 

@@ -91,8 +91,8 @@ def checksum(states: list[dict[str, torch.Tensor]]) -> str:
     """Of the layer, as the ranks of a worker find it together."""
     degree, told = len(states), torch.zeros(1, dtype=torch.float64)
     for rank, state in enumerate(states):
-        whole_checksums({3: state}, CUTS, RankGroup(degree, rank), told.add_)
-    ((_, found),) = whole_checksums({3: states[0]}, CUTS, RankGroup(degree, 0), lambda own: own.copy_(told)).items()
+        whole_checksums({3: state}, CUTS, RankGroup(degree, rank, told.add_))
+    ((_, found),) = whole_checksums({3: states[0]}, CUTS, RankGroup(degree, 0, lambda own: own.copy_(told))).items()
     return found
 
 

@@ -132,14 +132,32 @@ def test_partners_are_woken_unless_all_of_them_regroup() -> None:
     assert woken_by(End(0, "done"))
 
 
-class Woken:
-    """Knows whether it was interrupted."""
+def test_all_who_are_being_woken_are_waited_for() -> None:
+    """A transport whose waking takes long is not forgotten over the ranks that a later message wakes."""
+    member, may_end = RankAssignment("0/0", "0/0", ""), threading.Event()
+    interruption, team, transport = Interruption("0/0"), Woken(), Woken(may_end)
+    interruption.begin(1)
+    interruption.guard(transport, team)  # type: ignore[arg-type]
+    interruption.announce(Regroup(2, 0, False, (member,)))
+    interruption.announce(Epoch(2, 0, False, 9, "", (member,)))
+    interruption.wait(0.0)
+    assert not transport.is_woken
+    may_end.set()
+    interruption.wait(10)
+    assert transport.is_woken and team.is_woken
 
-    def __init__(self) -> None:
+
+class Woken:
+    """Knows whether it was interrupted, which ends once it may."""
+
+    def __init__(self, may_end: threading.Event | None = None) -> None:
+        self._may_end = may_end
         self.is_woken = False
 
     def interrupt(self) -> None:
         """As of a transport."""
+        if self._may_end is not None:
+            self._may_end.wait(10)
         self.is_woken = True
 
 
