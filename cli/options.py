@@ -548,8 +548,8 @@ class TrainingOptions(TrainingConfig):
         typer.Option(
             "--shard-optimizer/--no-shard-optimizer",
             show_default=False,
-            help="Peers share the optimizer's state, each part of it on two of them. By default where the plan counts "
-            "on it, and with three peers or more (not with muon).",
+            help="Peers share the optimizer's state, each part of it on two of them, which saves memory with three "
+            "peers or more (not with muon). By default where the plan counts on it.",
         ),
     ] = None
     script: Annotated[

@@ -243,17 +243,11 @@ def _made(factory: OptimizerFactory, parameters: Sequence[nn.Parameter], precisi
     return _called(factory, parameters)
 
 
-# With fewer peers a sharded optimizer saves nothing, for each block has two holders.
-LEAST_PEERS = 3
-
-
-def shards_optimizer(
-    asked: bool | None, fewest_peers: int, factory: OptimizerFactory, layers: Iterable[nn.Module]
-) -> bool:
-    """Whether workers keep only blocks of the optimizer's state.
+def shards_optimizer(asked: bool, fewest_peers: int, factory: OptimizerFactory, layers: Iterable[nn.Module]) -> bool:
+    """Whether workers keep only blocks of the optimizer's state: as asked, where it can be.
 
     Args:
-        asked: for; None: where it saves memory, and the optimizer allows it.
+        asked: for.
         fewest_peers: of all layers the least number of workers that hold one.
         factory: makes the optimizer.
         layers: all of the model.
@@ -261,11 +255,6 @@ def shards_optimizer(
     Raises:
         InvalidInputError: it is asked for, and one worker alone holds a layer, or the optimizer is not elementwise.
     """
-    if asked is None:
-        try:
-            return fewest_peers >= LEAST_PEERS and shards_optimizer(True, fewest_peers, factory, layers)
-        except InvalidInputError:
-            return False
     if asked and fewest_peers < HOLDERS:
         raise InvalidInputError(
             "a sharded optimizer needs two workers for each layer, one to own a block of its state and one to save it, "
