@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
@@ -88,16 +87,6 @@ def test_models_that_read_no_bytes_are_refused(tmp_path: Path) -> None:
     told = plan(1, cut="steps.*")
     with pytest.raises(InvalidInputError, match="vocabulary must be 256 or more"):
         Training.of(training_of(told, TrainingConfig(f"{tmp_path}/mine.py:Whole"))).load(told)
-
-
-def test_stages_on_several_gpus_are_refused() -> None:
-    """A worker computes on one GPU; the error names the stage that wants more."""
-    told = plan(2)
-    (template,) = told.templates
-    wide = replace(template, stages=(template.stages[0], replace(template.stages[1], tensor_parallel=2)))
-    with pytest.raises(InvalidInputError, match="on 2 GPUs") as raised:
-        Training.of(TrainingConfig("gpt-tiny", microbatch_size=2)).load(replace(told, templates=(wide,)))
-    assert raised.value.where == "/templates/0/stages/1/tensor_parallel"
 
 
 def test_worker_introduces_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

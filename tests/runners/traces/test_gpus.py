@@ -103,7 +103,7 @@ def test_what_cannot_happen_to_a_gpu_is_refused(event: TraceEvent, message: str,
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"time_s": 1, "kind": "fail", "worker": "0/0", "gpu": 1}', "a GPU without its node"),
+        ('{"time_s": 1, "kind": "fail", "worker": "0/0", "gpu": 1}', "nobody says on which node the worker 0/0 runs"),
         ('{"time_s": 1, "kind": "slow_compute", "node": "a", "gpu": 1, "factor": 2.0}', "happens to no single GPU"),
         ('{"time_s": 1, "kind": "fail", "node": "a", "gpu": -1}', "greater than or equal to 0"),
         ('{"time_s": 1, "kind": "fail", "node": "a", "gpu": "x"}', "integer"),
