@@ -145,16 +145,22 @@ def reshard(
     leaving = {one.source for one in states if told[one.source].layers != wants[one.source]}
     if is_first:
         gone.update(_nowhere_fresh(told, concerned))
-    values = _joined(_values(told, concerned))
-    return Reshard(tuple(deals), values, _joined(states), frozenset(leaving), tuple(sorted(gone)))
+    values = tuple(_values(told, concerned))
+    return Reshard(tuple(deals), values, tuple(states), frozenset(leaving), tuple(sorted(gone)))
 
 
-def _joined(found: Iterable[BlockFetch]) -> tuple[BlockFetch, ...]:
-    """What one sends to another as one: its messages have the same tags, whatever layers they are of."""
+def own_fetches(found: Iterable[BlockFetch], rank: int) -> tuple[BlockFetch, ...]:
+    """What a worker sends and gets, all that goes from one to another as one: its messages have the same tags.
+
+    Args:
+        found: of what was reckoned for this worker.
+        rank: the worker's.
+    """
     ways: dict[tuple[int, int], tuple[BlockId, ...]] = {}
     for one in found:
         way = one.source, one.target
-        ways[way] = (*ways.get(way, ()), *one.blocks)
+        if rank in way:
+            ways[way] = (*ways.get(way, ()), *one.blocks)
     return tuple(BlockFetch(*way, blocks) for way, blocks in ways.items())
 
 

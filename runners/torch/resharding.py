@@ -15,7 +15,7 @@ from ...schemas.blocks import BlockFetch, BlockId
 from ...schemas.errors import RtkError
 from ...schemas.plan import Layers
 from ...schemas.text import listed
-from ..resilience.holdings import Holding, Reshard, reshard, sizes_by_layer
+from ..resilience.holdings import Holding, Reshard, own_fetches, reshard, sizes_by_layer
 from ..resilience.protocol import Epoch
 from .gathering import Gathering
 from .held_stage import HeldStage
@@ -125,7 +125,7 @@ class Shards:
                 stage.prime_optimizer()
         if before is not None and held is not before:
             blocks.load(_blocks_of(before).state_of(has & dealt), has & dealt)
-        for one in self.reshard.states:
+        for one in own_fetches(self.reshard.states, self.rank):
             if one.source == self.rank and before is not None:
                 _send(STATES_TAG, _blocks_of(before).state_of(one.blocks), one.target, self._transport)
             elif one.target == self.rank:
@@ -220,7 +220,7 @@ class Shards:
         """Send and have parameters as of the last step."""
         assert self._transport is not None
         due = []
-        for one in values:
+        for one in own_fetches(values, self.rank):
             if one.source == self.rank:
                 _send(VALUES_TAG, blocks.values_of(one.blocks), one.target, self._transport)
             elif one.target == self.rank:

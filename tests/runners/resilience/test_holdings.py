@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.holdings import Holding, Reshard, reshard, sizes_by_layer
+from rtk.runners.resilience.holdings import Holding, Reshard, own_fetches, reshard, sizes_by_layer
 from rtk.schemas.blocks import BlockFetch, BlockId
 from rtk.schemas.plan import Layers
 from rtk.schemas.resumption import layers_in
@@ -131,8 +131,10 @@ def check_alike(found: Sequence[Reshard], told: Sequence[Holding]) -> None:
     """Sender and receiver know the same of each message, and peers of each block."""
     ways: tuple[Callable[[Reshard], Sequence[BlockFetch]], ...] = lambda plan: plan.values, lambda plan: plan.states
     for way in ways:
-        for plan in found:
-            assert len({(one.source, one.target) for one in way(plan)}) == len(way(plan))  # tags are of a way
+        own = [own_fetches(way(plan), rank) for rank, plan in enumerate(found)]
+        for one in {one for fetches in own for one in fetches}:  # whose messages have the same tags
+            for rank in (one.source, one.target):
+                assert [o for o in own[rank] if (o.source, o.target) == (one.source, one.target)] == [one]
         for one in all_of(found, way):
             assert one in way(found[one.source])
             assert one in way(found[one.target])
