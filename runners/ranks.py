@@ -4,7 +4,6 @@ import os
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.plan import Plan, rank_name, worker_of
-from ..schemas.text import counted
 
 
 def degree_of(plan: Plan) -> int:
@@ -67,23 +66,25 @@ def counted_processes(plan: Plan) -> str:
 
 def require_process(plan: Plan, name: str) -> None:
     """Raise InvalidInputError unless a plan has a process of that name; a dead worker's is one, too."""
-    kind = _kind_of_name(degree_of(plan))
     found = next((one for one in plan.workers if one.name == worker_of(name)), None)
     if found is None:
+        kind = _kind_of_name(degree_of(plan))
         raise InvalidInputError(
             f"the plan has no worker {worker_of(name)}", where="--worker", fix=f"name one as {kind}"
         )
     ranks = plan.gpus_of(found)
+    if ranks == 1 and name != found.name:
+        raise InvalidInputError(
+            f"worker {found.name} is on 1 GPU, and {name} is not the name of its process",
+            where="--worker",
+            fix=f"name it as {_kind_of_name(ranks)}: {found.name}",
+        )
     names = [rank_name(found.name, rank, ranks) for rank in range(ranks)]
     if name not in names:
         raise InvalidInputError(
-            f"worker {found.name} is on {counted(ranks, 'GPU')}, and {name} is not the name of its process"
-            if ranks == 1
-            else f"worker {found.name} is {ranks} processes, one on each of its GPUs, and {name} is none of them",
+            f"worker {found.name} is {ranks} processes, one on each of its GPUs, and {name} is none of them",
             where="--worker",
-            fix=f"name it as {kind}: {' or '.join(names[:: max(1, ranks - 1)])}"
-            if ranks < 3
-            else f"name one as {kind}, from {names[0]} to {names[-1]}",
+            fix=f"name one as {_kind_of_name(ranks)}, from {names[0]} to {names[-1]}",
         )
 
 

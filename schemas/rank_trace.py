@@ -93,10 +93,10 @@ def whole_newcomers(plan: Plan, trace: Trace) -> int:
     return found
 
 
-def single_newcomers(plan: Plan, trace: Trace) -> int:
-    """How many single ranks, whose partners are there, wait from the start for their iteration."""
-    degree = max(plan.gpus_of(worker) for worker in plan.workers)
-    return joins(by_rank(plan, trace)) - degree * whole_newcomers(plan, trace)
+def spare_ranks(plan: Plan, trace: Trace) -> int:
+    """How many processes of workers of several ranks, alone or all of a worker, wait from the start for theirs."""
+    shared = {worker.name for worker in plan.workers if plan.gpus_of(worker) > 1}
+    return joins(Trace(tuple(event for event in by_rank(plan, trace).events if event.worker in shared)))
 
 
 def by_worker(plan: Plan, trace: Trace) -> Trace:
@@ -132,9 +132,8 @@ def _seen_from_outside(unit: _WorkerRanks, event: TraceEvent) -> Iterator[TraceE
             yield whole
         return
     if before:
-        first, *others = before.values()
-        went_on = event.kind == "recover" and first.kind == "stop" and not others
-        is_at_once = event.iteration is not None and event.iteration == first.iteration
+        went_on = event.kind == "recover" and all(by.kind == "stop" for by in before.values())
+        is_at_once = event.iteration is not None and event.iteration == next(iter(before.values())).iteration
         later = event.iteration if event.iteration is None else event.iteration + is_at_once
         whole = replace(whole, kind="recover" if went_on else "join", iteration=later)
         yield whole

@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any, Literal
 
 from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
-from ...schemas.plan import rank_name
 from ...schemas.protocols import Measured, Monitor
 from ...schemas.timeline import IterationTime, iteration_time_s
 from ..program import RankPair, rank_pair
@@ -341,7 +340,7 @@ class Crowding:
     def arrive(self, hello: Hello) -> None:
         """A worker is there; one that keeps a pace, or does not say which cores it has, crowds nobody."""
         if hello.cores is not None and not hello.job.get("paced"):
-            self._cores[rank_name(hello.worker, hello.rank, hello.ranks)] = hello.cores
+            self._cores[hello.process] = hello.cores
         self._look()
 
     def note(self, measured: Measured) -> Conditions | None:

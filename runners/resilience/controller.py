@@ -22,7 +22,7 @@ from ...schemas.documents import canonical, digest, to_tree, write_document
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError, remark
 from ...schemas.plan import Plan, rank_name
 from ...schemas.protocols import Hand, JobAdvice, Replanned
-from ...schemas.rank_trace import by_rank, single_newcomers, whole_newcomers
+from ...schemas.rank_trace import by_rank, spare_ranks, whole_newcomers
 from ...schemas.text import counted, listed
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ...schemas.trace import Trace, TraceEvent, link_ends, read_valid_trace
@@ -108,7 +108,9 @@ class JobController:
     def settings(self) -> dict[str, Any]:
         """What makes it this job, for the header of its log."""
         told = {name: value for name, value in asdict(self.how).items() if name not in OF_A_COORDINATOR}
-        return told if self.how.tp_across else {name: value for name, value in told.items() if name != "tp_across"}
+        if not self.how.tp_across:
+            del told["tp_across"]  # as in logs of before there was such a setting
+        return told
 
     def server(
         self,
@@ -249,10 +251,9 @@ class JobController:
     def _welcome(self, hello: Hello) -> Welcome:
         self._is_paced = bool(hello.job.get("paced"))
         self._follower.arrive(hello)
-        process = rank_name(hello.worker, hello.rank, hello.ranks)
-        if self._missing.pop(process, "") is None and self._tells_who_comes:
+        if self._missing.pop(hello.process, "") is None and self._tells_who_comes:
             rest = f"waiting for {listed(self._missing)}" if self._missing else "all are there"
-            remark(f"worker {process} is there; {rest}")
+            remark(f"worker {hello.process} is there; {rest}")
         if self._crowding is not None:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.events, hello))
@@ -380,7 +381,7 @@ def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
         checkpoint_every=every,
         checkpoint_every_s=every_s,
         newcomers=whole_newcomers(plan, trace) if trace else 0,
-        spare_ranks=single_newcomers(plan, trace) if trace else 0,
+        spare_ranks=spare_ranks(plan, trace) if trace else 0,
         tp_across=how.tp_across,
     )
     return job if how.resume is None else _resumed(job, how.resume)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.pace import FAR, PaceReport
-from ...schemas.plan import Plan, rank_name, worker_of
+from ...schemas.plan import Plan, worker_of
 from ...schemas.timeline import Span, Timeline
 from . import progress
 from .conditions import cores_here
@@ -40,7 +40,7 @@ class PaceFollower:
     def arrive(self, hello: Hello) -> None:
         """A worker is there."""
         if hello.cores is not None and hello.cores.machine == cores_here().machine:
-            self._here[rank_name(hello.worker, hello.rank, hello.ranks)] = frozenset(hello.cores.usable)
+            self._here[hello.process] = frozenset(hello.cores.usable)
 
     def take(self, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
         """A worker has executed something at a place."""

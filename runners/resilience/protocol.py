@@ -704,7 +704,8 @@ class Job:
         stall_limit_s: how long nothing may be committed until all are asked where they are; None: what the plan's
             iterations, and those so far, say (progress.py).
         newcomers: workers that must wait for a place before the job starts (those that a scripted trace will need).
-        spare_ranks: single ranks of workers, beside those who begin, that must wait before the job starts.
+        spare_ranks: processes of workers of several ranks that must wait before the job starts, beside those who begin;
+            those of `newcomers` are among them.
         tp_across: whether ranks of a worker may be on several machines.
     """
 

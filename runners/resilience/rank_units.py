@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...schemas.plan import Layers
+from .events import Said
 from .protocol import Hello, Saved, StandingTold, Suspect, Vote, Whereabouts
 from .rank_merging import AT_WORK, worker_saved, worker_whereabouts
 
@@ -25,6 +26,7 @@ class RankProcess:
         entered: the last epoch that it was told of.
         dropped: what it held until this epoch is not reckoned with, for it had no place then.
         is_dismissed: it was told to end.
+        is_leaving: it has said that it was asked to go.
     """
 
     connection: int
@@ -36,6 +38,7 @@ class RankProcess:
     entered: int = 0
     dropped: int = 0
     is_dismissed: bool = False
+    is_leaving: bool = False
 
     @property
     def identity(self) -> Identity:
@@ -47,11 +50,14 @@ class RankProcess:
         """Where it is, as far as it says."""
         return None if self.hello.cores is None else self.hello.cores.machine
 
+    def has_state(self, committed: int) -> bool:
+        """Whether it has the state of some layers as of a commit."""
+        return bool(self.holds) and self.as_of in (None, committed)
+
     def has(self, layers: Layers, committed: int) -> bool:
         """Whether it has the state of these layers as of a commit."""
-        if self.as_of not in (None, committed):
-            return False
-        return any(first <= layers[0] and layers[1] <= stop for first, stop in self.holds or ())
+        holds = self.holds or ()
+        return self.has_state(committed) and any(first <= layers[0] and layers[1] <= stop for first, stop in holds)
 
 
 @dataclass(eq=False)
@@ -66,7 +72,6 @@ class WorkerUnit:
         answers: to that, by rank.
         present: by epoch, the ranks whose training threads have said something in it.
         complaints: by epoch, that which the rules have heard last.
-        is_leaving: whether one of its ranks has said so.
     """
 
     number: int
@@ -76,7 +81,6 @@ class WorkerUnit:
     answers: dict[int, Whereabouts] = field(default_factory=dict)
     present: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     complaints: dict[int, Suspect] = field(default_factory=dict)
-    is_leaving: bool = False
 
     @property
     def worker(self) -> str:
@@ -153,7 +157,9 @@ class AwaitedUnit:
     Attributes:
         identities: of its processes, by rank.
         back: those that are back, by rank.
+        heard: what these have said before the last of them was back.
     """
 
     identities: dict[int, Identity]
     back: dict[int, RankProcess] = field(default_factory=dict)
+    heard: list[Said] = field(default_factory=list)

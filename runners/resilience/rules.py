@@ -233,7 +233,8 @@ class CoordinatorRules:
 
     def _take_back(self, member: Member, connection: int, hello: Hello) -> None:
         """A member is back after a restart of the coordinator; it is told what it may have missed."""
-        member.connection, member.store, member.others = connection, hello.store, hello.others
+        member.connection = connection
+        member.store, member.others, member.further = hello.store, hello.others, hello.further
         self._by_connection[connection] = member
         self._awaited.discard(member.name)
         assert hello.returning is not None

@@ -161,12 +161,11 @@ class UnitGate:
 
     def _double(self, hello: Hello) -> Refused | None:
         """Refuse a second process that waits for the same thing, and one on another machine than its partners."""
-        waiting = [one for one in self._waiting(hello.worker) if not self._is_awaited(one)]
-        same = [one for one in waiting if (one.hello.rank, one.hello.not_before) == (hello.rank, hello.not_before)]
         newcomer = RankProcess(-1, hello)
         if self._is_awaited(newcomer):
             return None
-        if same:
+        waiting = [one for one in self._waiting(hello.worker) if not self._is_awaited(one)]
+        if any((one.hello.rank, one.hello.not_before) == (hello.rank, hello.not_before) for one in waiting):
             return Refused(f"rank {hello.rank} of worker {hello.worker} is there already", retry=True)
         apart = [one for one in waiting if not one.was_seated and not self._is_near(one, newcomer)]
         if not apart:
@@ -184,8 +183,12 @@ class UnitGate:
         return [one for one in self._ranks[worker] if one.unit is None]
 
     def _remove(self, process: RankProcess) -> None:
+        worker = process.hello.worker
         del self._processes[process.connection]
-        self._ranks[process.hello.worker].remove(process)
+        self._ranks[worker].remove(process)
+        awaited = self._awaited.get(worker)
+        if awaited is not None and awaited.back.get(process.hello.rank) is process:
+            del awaited.back[process.hello.rank]
 
     def _is_seated(self, unit: WorkerUnit) -> bool:
         member = self._rules.members.get(unit.worker)
@@ -201,10 +204,10 @@ class UnitGate:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether single ranks that a job has to have before it starts are there, beside all others."""
-        live = sum(self._degrees[worker.name] for worker in self._job.plan.live_workers())
-        wanted = live + max(self._degrees.values()) * self._job.newcomers + self._job.spare_ranks
-        return not self._job.spare_ranks or len(self._processes) >= wanted
+        """Whether all processes of workers of several ranks are there that the job has to have before it starts."""
+        degrees = [self._degrees[worker.name] for worker in self._job.plan.live_workers()]
+        live = sum(degree for degree in degrees if degree > 1)
+        return not self._job.spare_ranks or len(self._processes) >= live + self._job.spare_ranks
 
     def _whole_of(self, worker: str) -> Iterator[Arrived]:
         if worker in self._awaited:
@@ -215,9 +218,7 @@ class UnitGate:
         unit = self._unit(chosen)
         replaced = tuple(one.hello.rank for one in chosen if not one.entered)
         if 0 < len(replaced) < len(chosen):
-            committed = self._rules.committed
-            has = {one.hello.rank for one in chosen if one.holds and one.as_of in (None, committed)}
-            lacking = tuple(one.hello.rank for one in chosen if one.hello.rank not in has)
+            lacking = tuple(one.hello.rank for one in chosen if not one.has_state(self._rules.committed))
             self._announce(RanksReplaced(worker=worker, ranks=replaced, lacking=lacking))
         yield Arrived(self._now_s, unit.number, worker_hello([one.hello for one in chosen]))
 
@@ -244,8 +245,8 @@ class UnitGate:
         """The one to be a rank: who has state, who was one, who comes first."""
 
         def order(one: RankProcess) -> tuple[bool, bool, int, int]:
-            is_current = bool(one.holds) and one.as_of in (None, self._rules.committed)
-            return not is_current, not one.was_seated, one.hello.not_before, one.connection
+            has_state = one.has_state(self._rules.committed)
+            return not has_state, not one.was_seated, one.hello.not_before, one.connection
 
         return min((one for one in processes if one.hello.rank == rank), key=order, default=None)
 
@@ -258,13 +259,14 @@ class UnitGate:
         return unit
 
     def _dissolve(self, unit: WorkerUnit, had_seat: bool) -> None:
-        """A worker is whole no more; its ranks wait, with their state as of the last commit."""
+        """A worker is whole no more; its ranks wait, with their state as of the last commit, or leave as asked."""
         del self._units[unit.number]
         self._stirred[unit.worker] = None
         for one in unit.processes:
             one.unit = None
             if had_seat and one.as_of is None:
                 one.as_of = self._rules.committed
+        self._let_leavers_go(unit.processes)
 
     # Who is lost
 
@@ -275,8 +277,6 @@ class UnitGate:
             return
         self._remove(process)
         name, unit = process.hello.process, process.unit
-        for awaited in self._awaited.values():
-            awaited.back = {rank: one for rank, one in awaited.back.items() if one is not process}
         if unit is None:
             if self._rules.phase == "running":
                 self._announce(WorkerFailed(worker=name, reason=f"{event.reason} while waiting"))
@@ -329,7 +329,7 @@ class UnitGate:
         return awaited is not None and awaited.identities.get(process.hello.rank) == process.identity
 
     def _take_back(self, process: RankProcess) -> None:
-        """A rank is back; with the last one, its worker is."""
+        """A rank is back; with the last one, its worker is, and what they have said again by then is heard."""
         worker = process.hello.worker
         awaited = self._awaited[worker]
         awaited.back[process.hello.rank] = process
@@ -343,14 +343,17 @@ class UnitGate:
         unit = self._unit(processes)
         hellos = [one.hello for one in processes]
         self._pass(Arrived(self._now_s, unit.number, worker_hello(hellos, known_by_all(hellos))))
+        for event in awaited.heard:
+            self._hear(replace(event, now_s=self._now_s))
 
     def _wait_no_longer(self) -> None:
         """Workers whom the rules do not expect back any more are not awaited here either."""
         for worker in list(self._awaited):
             member = self._rules.members.get(worker)
             if member is None or member.connection is not None:
-                del self._awaited[worker]
+                awaited = self._awaited.pop(worker)
                 self._stirred[worker] = None
+                self._let_leavers_go(awaited.back.values())
 
     # What ranks say
 
@@ -362,20 +365,33 @@ class UnitGate:
         unit = process.unit
         if isinstance(message, Ready) and message.epoch > process.dropped:
             process.holds = message.holds
-        if unit is None and isinstance(message, Leaving):
-            self._let_go(process)
-        if unit is None or not (self._is_seated(unit) or isinstance(message, Leaving)):
-            return
-        if not isinstance(message, Leaving) and self._has_torn(unit, process.hello.rank, message):
+        process.is_leaving = process.is_leaving or isinstance(message, Leaving)
+        if unit is None:
+            if self._is_awaited(process):
+                self._awaited[process.hello.worker].heard.append(event)
+            elif process.is_leaving:
+                self._let_go(process)
+        elif isinstance(message, Leaving) or self._is_seated(unit):
+            self._hear_rank(unit, process.hello.rank, message)
+
+    def _hear_rank(self, unit: WorkerUnit, rank: int, message: Any) -> None:
+        """A rank of a whole worker has said something."""
+        if not isinstance(message, Leaving) and self._has_torn(unit, rank, message):
             self._tear(unit)
             return
-        for found in self._merged(unit, process.hello.rank, message):
+        for found in self._merged(unit, rank, message):
             self._pass(Said(self._now_s, unit.number, found))
+
+    def _let_leavers_go(self, processes: Iterable[RankProcess]) -> None:
+        """Part with those that were asked to go; with their worker the rules have forgotten that."""
+        for one in list(processes):
+            if one.is_leaving and one.connection in self._processes:
+                self._let_go(one)
 
     def _let_go(self, process: RankProcess) -> None:
         self._remove(process)
         self._out += [
-            Tell(process.connection, End(0, "left as asked, before it had a place")),
+            Tell(process.connection, End(0, "left as asked, while it had no place")),
             Drop(process.connection),
         ]
 
@@ -386,8 +402,7 @@ class UnitGate:
             case Published() | LossesTold():
                 return [message] if rank == 0 else []
             case Leaving():
-                is_first, unit.is_leaving = not unit.is_leaving, True
-                return [message] if is_first else []
+                return [message] if sum(one.is_leaving for one in unit.processes) == 1 else []
             case Suspect(epoch=epoch):
                 return unit.complaint(rank, epoch, message)
             case Whereabouts():
@@ -484,8 +499,8 @@ class UnitGate:
     def _note_seat(self, process: RankProcess, epoch: Epoch) -> None:
         unit = process.unit
         if unit is not None and self._is_seated(unit):
-            is_current = process.as_of in (None, epoch.iteration - 1)
-            process.holds, process.as_of, process.was_seated = process.holds if is_current else None, None, True
+            holds = process.holds if process.has_state(epoch.iteration - 1) else None
+            process.holds, process.as_of, process.was_seated = holds, None, True
         else:
             process.holds, process.was_seated, process.dropped = None, False, epoch.epoch
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
-from rtk.schemas.rank_trace import by_rank, by_worker, whole_newcomers
+from rtk.schemas.rank_trace import by_rank, by_worker, spare_ranks, whole_newcomers
 from rtk.schemas.trace import EventKind, Trace, TraceEvent, check_trace, joins
 
 from ..strategies import hand_plan
@@ -109,7 +109,7 @@ def test_workers_of_one_gpu_are_as_ever(data: st.DataObject) -> None:
     """Their traces stay as they are, by rank and by worker, and every join is a whole worker's."""
     plan, trace = plan_of(1), data.draw(rank_traces(1))
     assert by_rank(plan, trace) == by_worker(plan, trace) == trace
-    assert whole_newcomers(plan, trace) == joins(trace)
+    assert (whole_newcomers(plan, trace), spare_ranks(plan, trace)) == (joins(trace), 0)
 
 
 @given(st.data(), st.integers(2, 3))
@@ -121,6 +121,27 @@ def test_every_event_finds_its_ranks(data: st.DataObject, ranks: int) -> None:
     assert is_valid(plan, list(spread.events))
     assert by_rank(plan, spread) == spread
     assert missing_after(plan, spread)[-1:] == missing_after(plan, trace)[-1:]
+
+
+def test_a_worker_all_of_whose_ranks_were_stopped_recovers() -> None:
+    """It goes on, as one of a single rank does, and nobody joins."""
+    events = (TraceEvent("stop", iteration=1, worker="0/0"), TraceEvent("recover", iteration=3, worker="0/0"))
+    assert by_worker(plan_of(2), Trace(events)).events == events
+
+
+def test_newcomers_are_counted_by_their_own_worker_s_ranks() -> None:
+    """One worker is on two GPUs, another one on one: two processes of the one are new, and one of them once more."""
+    plan = hand_plan({"0/0": "F0 B0", "0/1": "F0 B0"}, 1)
+    first, second = plan.templates[0].stages
+    unlike = replace(plan.templates[0], stages=(replace(first, tensor_parallel=2), second))
+    whom: list[tuple[str, int | None]] = [("0/0", None), ("0/1", None), ("0/0", 1)]
+    kinds: list[EventKind] = ["fail", "join"]
+    events = [(kind, worker, gpu) for worker, gpu in whom for kind in kinds]
+    trace = Trace(
+        tuple(TraceEvent(kind, iteration=n, worker=who, gpu=gpu) for n, (kind, who, gpu) in enumerate(events))
+    )
+    unlike_plan = replace(plan, templates=(unlike,))
+    assert (whole_newcomers(unlike_plan, trace), spare_ranks(unlike_plan, trace)) == (2, 3)
 
 
 def test_a_slow_rank_makes_its_worker_slow() -> None:

@@ -2,15 +2,27 @@
 
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.events import Arrived, Drop, Event, Lost, Said, Tell, decode_event
+from rtk.runners.resilience.events import Arrived, Drop, Elapsed, Event, Lost, Restarted, Said, Tell, decode_event
 from rtk.runners.resilience.progress import HUNG
-from rtk.runners.resilience.protocol import Cores, End, Epoch, Hello, Job, Ready, Refused, Vote
+from rtk.runners.resilience.protocol import (
+    Cores,
+    End,
+    Epoch,
+    Hello,
+    Job,
+    Leaving,
+    Ready,
+    Refused,
+    Returning,
+    Vote,
+)
 from rtk.runners.resilience.rules import CoordinatorRules
 from rtk.runners.resilience.unit_gate import UnitGate
 from rtk.schemas.documents import digest
@@ -22,10 +34,10 @@ from .toy_cluster import Hang, ToyCluster, ToyTraining, toy_plan
 ITERATIONS = 12
 
 
-def begun(seed: int, ranks: int, waits: int, dp: int = 2, staggered: bool = False, **more: Any) -> ToyCluster:
-    """A job of two stages under way; timers elapse after everything else."""
-    plan = toy_plan(2, dp, 2, staggered, ranks=ranks)
-    cluster = ToyCluster(Job(plan, iterations=ITERATIONS, **more), random.Random(seed), timers_are_slow=True)
+def begun(seed: int, ranks: int, waits: int, staggered: bool, iterations: int = ITERATIONS) -> ToyCluster:
+    """A job of two stages of two pipelines under way; timers elapse after everything else."""
+    plan = toy_plan(2, 2, 2, staggered, ranks=ranks)
+    cluster = ToyCluster(Job(plan, iterations=iterations), random.Random(seed), timers_are_slow=True)
     for _ in range(waits):
         cluster.step()
     while cluster.rules.phase == "gathering":
@@ -51,15 +63,17 @@ def epochs_of(cluster: ToyCluster) -> list[Epoch]:
     ranks=st.integers(2, 3),
     dp=st.integers(2, 3),
     staggered=st.booleans(),
-    faults=st.lists(st.sampled_from(["kill", "kill", "kill", "join", "join", "restart", "cut off"]), max_size=8),
+    faults=st.lists(
+        st.sampled_from(["kill", "kill", "kill", "leave", "join", "join", "restart", "cut off"]), max_size=8
+    ),
     regroups=st.booleans(),
 )
 @settings(max_examples=20, deadline=None)
-def test_a_worker_is_whole_again_once_its_lost_rank_is_there(
+def test_whatever_ranks_die_and_come_back_each_iteration_is_committed_once(
     seed: int, ranks: int, dp: int, staggered: bool, faults: list[str], regroups: bool
 ) -> None:
-    """Single ranks are killed, come back, and the coordinator dies, at any moment: every iteration is committed once,
-    of every micro-batch once at every rank; and once all processes have been started again, nobody waits."""
+    """Single ranks are killed, leave, come back, and the coordinator dies, at any moment: nothing hangs, every
+    iteration is committed once, of every micro-batch once at every rank."""
     rng = random.Random(seed)
     plan = toy_plan(2, dp, 2, staggered and not regroups, ranks=ranks)
     training = ToyTraining(regroups=rng.random() < 0.8)
@@ -82,6 +96,24 @@ def test_a_worker_is_whole_again_once_its_lost_rank_is_there(
     assert sorted(set(commits)) == commits
 
 
+@given(seed=st.integers(0, 2**32), ranks=st.integers(2, 3), staggered=st.booleans())
+@settings(max_examples=4, deadline=None)
+def test_orphans_work_again_once_another_process_is_there(seed: int, ranks: int, staggered: bool) -> None:
+    """A rank is killed, and started again after its partners were told to wait: its worker joins with all of them."""
+    cluster = begun(seed, ranks, 0, staggered, iterations=20)
+    victim = cluster.rng.choice(cluster.workers)
+    cluster.kill(victim)
+    while not events_of(cluster, "orphans"):
+        assert cluster.step()
+    another = cluster.start(victim.called)
+    run(cluster)
+    check_states(cluster, 20)
+    assert [(one["worker"], one["ranks"]) for one in events_of(cluster, "replaced")] == [(victim.name, (victim.share,))]
+    there = [one for one in cluster.workers if one.name == victim.name and one is not victim]
+    assert len(there) == ranks and another in there
+    assert all(one.rules.rank is not None for one in there)
+
+
 @given(
     seed=st.integers(0, 2**32),
     ranks=st.integers(2, 3),
@@ -94,7 +126,7 @@ def test_a_standby_takes_the_place_of_a_lost_rank_and_only_its_part_is_copied(
     seed: int, ranks: int, waits: int, staggered: bool, then: str
 ) -> None:
     """The worker is lost and back in one go; its other ranks have the state of the last commit, and copy nothing."""
-    cluster = begun(seed, ranks, 0, staggered=staggered)
+    cluster = begun(seed, ranks, 0, staggered)
     victim = cluster.rng.choice(cluster.workers)
     standby = cluster.start(victim.called)
     while standby.outbox:
@@ -130,7 +162,7 @@ def test_a_standby_takes_the_place_of_a_lost_rank_and_only_its_part_is_copied(
 @settings(max_examples=20, deadline=None)
 def test_the_rank_that_hangs_is_given_up_alone(seed: int, ranks: int, staggered: bool, how: Hang, waits: int) -> None:
     """Its partners wait for another process in its place, and the job goes on with all other workers."""
-    cluster = begun(seed, ranks, waits, staggered=staggered)
+    cluster = begun(seed, ranks, waits, staggered)
     if cluster.finished is None:
         victim = cluster.rng.choice(cluster.live())
         cluster.hang(victim, how)
@@ -185,6 +217,11 @@ class Room:
         hello = {"proof": "", "worker": worker, "store": f"store:{self.count}", "plan": digest(self.plan), "job": {}}
         said = Hello(**{"pid": self.count, "rank": rank, "ranks": 2, "cores": cores, "regroups": True, **hello, **more})
         return self.count, self.told(Arrived(1.0, self.count, said), self.count)
+
+    def come_back(self, pid: int) -> int:
+        """A process that has begun says hello to a restarted coordinator; gives its connection."""
+        worker, rank = (("0/0", 0), ("0/0", 1), ("1/0", 0), ("1/0", 1))[pid - 1]
+        return self.come(worker, rank, None, pid=pid, store=f"store:{pid}", returning=Returning(1, -1))[0]
 
     def told(self, event: Event, connection: int) -> list[Any]:
         """Something happens; gives what a process is told."""
@@ -258,6 +295,20 @@ def test_a_job_waits_for_single_ranks_that_are_to_stand_by() -> None:
     assert room.is_running
 
 
+def test_workers_of_one_rank_are_no_single_ranks_that_a_job_waits_for() -> None:
+    """A worker is on two GPUs, the next one on one: the job begins with all three processes and the one to stand by."""
+    plan = toy_plan(2, 1, 2, False, ranks=2)
+    first, second = plan.templates[0].stages
+    unlike = replace(plan.templates[0], stages=(first, replace(second, tensor_parallel=1)))
+    room = Room(replace(plan, templates=(unlike,)), spare_ranks=1)
+    room.come("0/0", 0)
+    room.come("0/0", 1)
+    room.come("0/1", 0, ranks=1)
+    assert not room.is_running
+    room.come("0/0", 1, not_before=3)
+    assert room.is_running
+
+
 def test_a_second_worker_that_is_appointed_waits_as_a_whole() -> None:
     """All ranks of a worker that is to join in iteration 3 are one newcomer, while the worker of its name is there."""
     room = Room(newcomers=1)
@@ -277,6 +328,46 @@ def test_an_orphan_hears_of_the_epoch_without_it_and_of_nothing_more() -> None:
     (regroup,) = room.told(Lost(2.0, 2, "connection closed"), 1)
     assert {one.worker for one in regroup.members} == {"1/0"}
     assert room.told(Said(3.0, 1, Ready(1, (0, 1))), 1) == []
+
+
+def test_an_orphan_that_was_asked_to_leave_does_so() -> None:
+    """Rank 0 was to leave with its worker, of which rank 1 is lost before: rank 0 does not wait for another one."""
+    room = Room()
+    room.begin()
+    assert room.told(Said(2.0, 1, Leaving()), 1) == []
+    end, drop = room.told(Lost(3.0, 2, "connection closed"), 1)
+    assert isinstance(end, End) and end.exit_code == 0 and drop == Drop(1)
+
+
+def test_what_a_rank_says_again_before_its_partner_is_back_counts() -> None:
+    """The coordinator is restarted while all vote: each rank is back with its vote, and the iteration is committed."""
+    room = Room()
+    room.begin()
+    for connection in range(1, 5):
+        room.gate.handle(Said(2.0, connection, Ready(1, (0, 1))))
+    room.gate.handle(Restarted(3.0))
+    for pid in range(1, 5):
+        room.gate.handle(Said(4.0, room.come_back(pid), Vote(1, 0, True, (0, 1) if pid < 3 else (2, 3))))
+    assert room.rules.committed == 0
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_rank_may_leave_while_its_worker_is_awaited(is_back: bool) -> None:
+    """After a restart of the coordinator rank 0 says again that it leaves: it does so with its worker, once rank 1 is
+    back, and alone where that never comes."""
+    room = Room()
+    room.begin()
+    room.gate.handle(Restarted(2.0))
+    back = room.come_back(1)
+    assert room.told(Said(3.0, back, Leaving()), back) == []
+    if is_back:
+        room.come_back(2)
+        assert room.rules.members["0/0"].is_leaving
+    else:
+        room.come_back(3)
+        room.come_back(4)
+        *_, end, drop = room.told(Elapsed(9.0, "return"), back)
+        assert isinstance(end, End) and end.exit_code == 0 and drop == Drop(back)
 
 
 def test_ranks_that_did_not_do_the_same_are_given_up_together() -> None:

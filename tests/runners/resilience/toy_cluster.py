@@ -106,6 +106,7 @@ from rtk.schemas.plan import (
     Worker,
     place_of,
     rank_name,
+    rank_of,
     worker_of,
 )
 from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
@@ -402,7 +403,7 @@ class ToyCluster:
     def start(self, called: str, not_before: int = 0) -> ToyWorker:
         """A new process, by what it is called, says hello."""
         self.connections += 1
-        share = int(called.partition(":")[2] or 0)
+        share = rank_of(called)
         pid = len(self.workers) + 1
         worker = ToyWorker(worker_of(called), self.connections, pid, share, self.ranks, training=self.training)
         worker.outbox.append(self._hello(worker, not_before, None))
