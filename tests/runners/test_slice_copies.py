@@ -1,6 +1,7 @@
 """Copies between workers of unlike degrees, over a transport that is a dictionary."""
 
 import copy
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -24,14 +25,15 @@ CUTS = {
     "3.out": TensorCut(1, 12),
     "3.key": TensorCut(0, 6, most=2),
 }
+_random = partial(torch.randn, generator=torch.Generator().manual_seed(1))
 WHOLE = {
     "3.norm": torch.arange(5.0),
-    "3.qkv": torch.randn(24, 2),
-    "3.words": torch.randn(13, 3),
-    "3.out": torch.randn(2, 12),
-    "3.key": torch.randn(6, 2, dtype=torch.float64),
-    "3.qkv/exp_avg": torch.randn(24, 2),
-    "3.key/exp_avg": torch.randn(6, 2, dtype=torch.float64),
+    "3.qkv": _random(24, 2),
+    "3.words": _random(13, 3),
+    "3.out": _random(2, 12),
+    "3.key": _random(6, 2, dtype=torch.float64),
+    "3.qkv/exp_avg": _random(24, 2),
+    "3.key/exp_avg": _random(6, 2, dtype=torch.float64),
     "3.norm/step": torch.tensor(7.0),
 }
 
@@ -89,10 +91,17 @@ def test_ranks_of_any_degree_have_their_slices(before: int, after: int, data: st
 
 def checksum(states: list[dict[str, torch.Tensor]]) -> str:
     """Of the layer, as the ranks of a worker find it together."""
-    degree, told = len(states), torch.zeros(1, dtype=torch.float64)
+    degree, total = len(states), torch.zeros(1, dtype=torch.float64)
+
+    def add(own: torch.Tensor) -> None:
+        total.add_(own)
+
+    def take(own: torch.Tensor) -> None:
+        own.copy_(total)
+
     for rank, state in enumerate(states):
-        whole_checksums({3: state}, CUTS, RankGroup(degree, rank, told.add_))
-    ((_, found),) = whole_checksums({3: states[0]}, CUTS, RankGroup(degree, 0, lambda own: own.copy_(told))).items()
+        whole_checksums({3: state}, CUTS, RankGroup(degree, rank, add))
+    ((_, found),) = whole_checksums({3: states[0]}, CUTS, RankGroup(degree, 0, take)).items()
     return found
 
 

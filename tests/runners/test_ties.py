@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from rtk.planners.recovery.answers import PolicyName, answers_for
@@ -23,7 +25,7 @@ from rtk.runners.torch.checkpoint import read_tied_state, write_part
 from rtk.runners.torch.held_stage import HeldStage
 from rtk.runners.torch.runner import PlanRunner
 from rtk.runners.torch.spare_layers import SpareLayers
-from rtk.runners.torch.ties import Tie, ties_of, trained_together
+from rtk.runners.torch.ties import Tie, fingerprint, ties_of, trained_together
 from rtk.schemas.checkpoint import Checkpoint
 from rtk.schemas.conditions import Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError
@@ -275,3 +277,17 @@ def test_checkpoints_of_before_are_read(tmp_path: Path) -> None:
         other.prime_optimizer()
         other.load(read)
         assert other.checksums() == stage.checksums(range(*layers))
+
+
+@given(st.sampled_from([torch.float64, torch.float32, torch.bfloat16]), st.integers(0, 3), st.data())
+def test_a_fingerprint_sees_each_bit(dtype: torch.dtype, place: int, data: st.DataObject) -> None:
+    """One bit of one number makes another fingerprint, be it the sign's or the last one's."""
+    values = torch.linspace(1.0, 2.0, 4, dtype=dtype)
+    bits = 8 * values.element_size()
+    bit = data.draw(st.integers(0, bits - 1))
+    changed = values.clone()
+    changed.view({16: torch.int16, 32: torch.int32, 64: torch.int64}[bits])[place] ^= (
+        1 << bit if bit < bits - 1 else -(1 << bit)
+    )
+    assert fingerprint([changed]) != fingerprint([values])
+    assert fingerprint([changed, values]) == fingerprint([values, changed])
