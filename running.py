@@ -20,8 +20,8 @@ from .schemas.text import known
 
 if TYPE_CHECKING:
     from .runners.log_writers import LogWriter
+    from .runners.resilience.announcements import Announcement
     from .runners.resilience.controller import JobController, LocalJob
-    from .runners.resilience.events import Announcement
     from .runners.resilience.server import Server
     from .runners.torch.task import Task
     from .schemas.pace import PaceReport

@@ -24,7 +24,7 @@ from .schemas.trace import Trace, TraceEvent
 from .wiring import drawing_of_files, inject, profile_measured, write
 
 if TYPE_CHECKING:
-    from .runners.resilience.events import Announcement
+    from .runners.resilience.announcements import Announcement
     from .schemas.plan import Plan
     from .schemas.profile import Profile
 
@@ -311,7 +311,7 @@ def _picture(place: Path, name: str, files: Sequence[str], iteration: int | None
 
 def _tell(what: "Announcement") -> None:
     """Say what has happened in a run."""
-    from .runners.resilience.events import IterationCommitted, Recovered
+    from .runners.resilience.announcements import IterationCommitted, Recovered
 
     if isinstance(what, IterationCommitted):
         loss = "" if what.loss is None else f"loss {what.loss:.4f}  "
@@ -325,7 +325,7 @@ def _tell(what: "Announcement") -> None:
 
 
 def _count(what: "Announcement", tell: Progress) -> None:
-    from .runners.resilience.events import IterationCommitted
+    from .runners.resilience.announcements import IterationCommitted
 
     if isinstance(what, IterationCommitted):
         tell((what.iteration or 0) + 1, ITERATIONS)
@@ -334,7 +334,7 @@ def _count(what: "Announcement", tell: Progress) -> None:
 def _iterations(
     happened: "Sequence[Announcement]", undisturbed: "Sequence[Announcement]"
 ) -> tuple[QuickstartIteration, ...]:
-    from .runners.resilience.events import IterationCommitted
+    from .runners.resilience.announcements import IterationCommitted
 
     right = {one.iteration: one.loss for one in undisturbed if isinstance(one, IterationCommitted)}
     return tuple(
@@ -348,7 +348,7 @@ def _iterations(
 
 def _paces(happened: "Sequence[Announcement]") -> tuple[QuickstartTimes, ...]:
     """Of all epochs with equally many workers together, the most workers first."""
-    from .runners.resilience.events import EpochBegun, IterationCommitted
+    from .runners.resilience.announcements import EpochBegun, IterationCommitted
 
     predicted: dict[int, float] = {}
     times: dict[int, list[IterationTime]] = {}
@@ -368,6 +368,6 @@ def _paces(happened: "Sequence[Announcement]") -> tuple[QuickstartTimes, ...]:
 
 def _recovered_s(happened: "Sequence[Announcement]") -> float:
     """After the first change: the failure."""
-    from .runners.resilience.events import Recovered
+    from .runners.resilience.announcements import Recovered
 
     return next(one.seconds for one in happened if isinstance(one, Recovered))

@@ -39,7 +39,7 @@ from rtk.profilers.models.gpt import TENSOR_PARALLEL, Block, gpt_layers, languag
 from rtk.profilers.models.joint import ModelCuts
 from rtk.profilers.models.presets import GptConfig
 from rtk.profilers.models.sharding import shard_of
-from rtk.runners.resilience.events import IterationCommitted
+from rtk.runners.resilience.announcements import IterationCommitted
 from rtk.runners.simulator import simulate
 from rtk.runners.torch.groups import TCPStore
 from rtk.runners.torch.rank_group import RankGroup

@@ -32,7 +32,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.load import load_model
 from rtk.profilers.models.model import Model
-from rtk.runners.resilience.events import IterationCommitted
+from rtk.runners.resilience.announcements import IterationCommitted
 from rtk.runners.resilience.membership import VoteCounter, live_places
 from rtk.runners.resilience.protocol import Commit, StepTerms, Vote, encode, from_coordinator, from_worker
 from rtk.runners.torch.gloo import GlooTransport

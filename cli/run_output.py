@@ -1,6 +1,6 @@
 """What has happened in a run so far, gathered from its announcements, and the words for it.
 
-Announcements (runners/resilience/events.py) are those of the coordinator's rules, or the few of a run without a
+Announcements (runners/resilience/announcements.py) are those of the coordinator's rules, or the few of a run without a
 coordinator; what is not known of a run is left out.
 """
 
@@ -30,7 +30,7 @@ from .console import SETTINGS
 from .learning_curve import LearningCurve
 
 if TYPE_CHECKING:
-    from ..runners.resilience.events import (
+    from ..runners.resilience.announcements import (
         Announcement,
         EpochBegun,
         IterationCommitted,
@@ -134,7 +134,7 @@ class RunStory:
         Returns:
             its fields for other programs, completed and valid as JSON; and a line for people where there is one.
         """
-        from ..runners.resilience import events as said  # late: `--help` needs none of it
+        from ..runners.resilience import announcements as said  # late: `--help` needs none of it
 
         dated = replace(told, epoch=self.epoch) if told.epoch is None else told
         self.epoch = dated.epoch or 0
@@ -243,7 +243,7 @@ class RunStory:
 
     def _happen(self, told: "Announcement", at_s: float) -> str | None:
         """What is worth a line, if it has one, and is kept for the view."""
-        from ..runners.resilience.events import LinkBroken
+        from ..runners.resilience.announcements import LinkBroken
 
         words = self._take(told, at_s)
         if not words:
@@ -257,7 +257,7 @@ class RunStory:
 
     def _take(self, told: "Announcement", at_s: float) -> str:
         """Keep what a view shows of it; gives its sentence."""
-        from ..runners.resilience import events as said
+        from ..runners.resilience import announcements as said
 
         match told:
             case said.WorkerFailed():

@@ -228,7 +228,7 @@ def _tell(story: "SimulatedRun", iterations: int, jitter: float, timeline: str |
     Raises:
         RuntimeFailedError: the job could not go on.
     """
-    from ..runners.resilience.events import JobRestarting, Recovered
+    from ..runners.resilience.announcements import JobRestarting, Recovered
     from ..schemas.documents import canonical
 
     _write(timeline, story.timeline)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rtk import whole_flow
-from rtk.runners.resilience.events import Announcement, IterationCommitted
+from rtk.runners.resilience.announcements import Announcement, IterationCommitted
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import read_document, write_document
 from rtk.schemas.errors import InvalidInputError

@@ -14,7 +14,7 @@ from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
 from ...schemas.protocols import Measured, Monitor
 from ...schemas.timeline import IterationTime, iteration_time_s
 from ..program import RankPair, rank_pair
-from .events import Announcement, GroupExamined, LinkSlowed, Recovered, Relieved, WorkerSlowed
+from .announcements import Announcement, GroupExamined, LinkSlowed, Recovered, Relieved, WorkerSlowed
 from .protocol import Cores, Hello
 
 # What a job has been through, in numbers: iteration times, and the time that every change has cost.

@@ -31,8 +31,7 @@ from ..nursery import Nursery
 from ..processes import LED, WorkerProcesses
 from ..ranks import degree_of, processes_of
 from ..training import COORDINATOR, NOT_BEFORE, SECRET, JobConfig, checkpoints_due
-from .conditions import Crowding
-from .events import (
+from .announcements import (
     Announcement,
     CheckpointSaved,
     IterationCommitted,
@@ -41,6 +40,7 @@ from .events import (
     JobStarted,
     timeline_events,
 )
+from .conditions import Crowding
 from .journal import Journal, take
 from .pace import PaceFollower
 from .progress import INTERRUPTED

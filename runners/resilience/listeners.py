@@ -18,7 +18,7 @@ LAST_WORDS_S = 10.0  # for what is still to be heard when the job is over
 
 def require_events(names: Sequence[str]) -> None:
     """Raise InvalidInputError unless there are events of these names."""
-    from .events import Announcement
+    from .announcements import Announcement
 
     every = sorted({kind.event for kind in _kinds(Announcement) if hasattr(kind, "event")})
     for name in names:

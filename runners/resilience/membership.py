@@ -180,20 +180,36 @@ def savers(
     return tuple(found)
 
 
-def apart(holdings: Mapping[str, Sequence[Layers]]) -> tuple[str, ...]:
-    """Of some workers those that hold no layer of another one: each in turn, unless one before it holds a layer of it.
+def leavers(members: Mapping[str, Member], seated: Iterable[str], is_sharded: bool) -> tuple[str, ...]:
+    """Members that go at the next change: all who were asked to.
+
+    Where the optimizer is sharded, each part of its state is with two workers only: then one of a layer's holders goes
+    at a time, and nobody while somebody is lost. The others go one change later.
 
     Args:
-        holdings: by name the layers of each, in ranges.
+        members: by name.
+        seated: the names of those who sit in the present epoch; who is no member any more is lost.
+        is_sharded: whether parts of a state are to be kept.
     """
+    leaving = [one for one in members.values() if one.is_leaving]
+    if not is_sharded:
+        return tuple(one.name for one in leaving)
     found: list[str] = []
     taken = set[int]()
-    for name, held in holdings.items():
-        layers = layers_in(held)
+    for one in leaving if all(name in members for name in seated) else ():
+        layers = layers_in(one.holds or ())
         if layers.isdisjoint(taken):
-            found.append(name)
+            found.append(one.name)
             taken |= layers
     return tuple(found)
+
+
+def nothing_counted(iteration: int) -> str:
+    """What is wrong with an iteration whose losses count nothing."""
+    return (
+        f"the loss of every micro-batch of iteration {iteration} is a sum of nothing: its count is 0\n"
+        "at: the loss function\ndo: see whether all targets are ignored, or return a mean alone"
+    )
 
 
 # The votes of an epoch: who has reduced which iteration's gradients, and whether nothing was lost or done twice.

@@ -9,8 +9,8 @@ from ...schemas.pace import FAR, PaceReport
 from ...schemas.plan import Plan, worker_of
 from ...schemas.timeline import Span, Timeline
 from . import progress
+from .announcements import Announcement, EpochBegun, IterationCommitted, JobEnded, PaceExplained
 from .conditions import cores_here
-from .events import Announcement, EpochBegun, IterationCommitted, JobEnded, PaceExplained
 from .protocol import Hello
 
 KEPT = 12  # iterations that are looked at

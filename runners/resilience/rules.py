@@ -34,11 +34,11 @@ from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Plan, name_of, place_of
 from ...schemas.protocols import Hand
-from . import events as said
+from . import announcements as said
+from .announcements import Announcement, announcements_of
 from .conditions import Chronicle, Circumstances, unreachable
 from .events import (
     Announce,
-    Announcement,
     Arrived,
     Drop,
     Elapsed,
@@ -56,7 +56,6 @@ from .events import (
     StopAsked,
     Tell,
     Wake,
-    announcements_of,
 )
 from .membership import (
     Checksums,
@@ -66,14 +65,15 @@ from .membership import (
     Questions,
     Seats,
     VoteCounter,
-    apart,
     coming,
     copies,
     held_by,
     layers_at,
     layers_of,
+    leavers,
     live_places,
     mean_loss,
+    nothing_counted,
     refusal_of_double,
     savers,
     seats_of,
@@ -286,9 +286,8 @@ class CoordinatorRules:
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
         elif kind == "halt" and self._checkpoints.under_way is not None:
             self._checkpoints.give_up("it took too long")
-            if (
-                not self._checkpoints.under_way.is_over
-            ):  # whoever is to discard it, or publish what is there, may hang as well
+            # Whoever is to discard it, or publish what is there, may hang as well.
+            if not self._checkpoints.under_way.is_over:
                 self._out.append(Wake(HALT_S, "halt"))
 
     def _restart(self) -> None:
@@ -475,11 +474,7 @@ class CoordinatorRules:
                 self._redo_or_halt(iteration, wrong)
                 return
             if terms.count <= 0:
-                self._halt(
-                    f"the loss of every micro-batch of iteration {iteration} is a sum of nothing: its count is 0\n"
-                    "at: the loss function\ndo: see whether all targets are ignored, or return a mean alone",
-                    InvalidInputError.exit_code,
-                )
+                self._halt(nothing_counted(iteration), InvalidInputError.exit_code)
                 return
             if self._tally.is_finite(iteration) and not self._tally.is_foreseen(iteration, terms):
                 # Gradients that are reduced with the step before its terms were known are not kept, so it is done anew.
@@ -771,17 +766,8 @@ class CoordinatorRules:
         )
 
     def _leavers(self) -> tuple[str, ...]:
-        """Members that go at the next change: all who were asked to.
-
-        Where the optimizer is sharded, each part of its state is with two workers only: then one of a layer's holders
-        goes at a time, and nobody while somebody is lost. The others go one change later.
-        """
-        leaving = [one for one in self.members.values() if one.is_leaving]
-        if not self._is_sharded or self._nothing_committed:
-            return tuple(one.name for one in leaving)
-        if any(name not in self.members for name in self._seats.values()):
-            return ()
-        return apart({one.name: one.holds or () for one in leaving})
+        """Members that go at the next change."""
+        return leavers(self.members, self._seats.values(), self._is_sharded and not self._nothing_committed)
 
     @property
     def _is_sharded(self) -> bool:

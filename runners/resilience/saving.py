@@ -6,7 +6,7 @@ A part of the coordinator's rules (rules.py), pure as they are.
 from collections import Counter
 
 from ...schemas.checkpoint import CheckpointFile
-from .events import CheckpointSaved
+from .announcements import CheckpointSaved
 from .protocol import Job, Publish, Published, Saved, Saver
 
 

@@ -20,16 +20,15 @@ from ...schemas.errors import InvalidInputError, RtkError
 from ...schemas.plan import worker_of
 from ...schemas.protocols import Monitor, Replan, Replanned, Resume
 from ...schemas.quantities import print_time
+from .announcements import Announcement, LogLost, WorkerGaveUp
 from .events import (
     Announce,
-    Announcement,
     Arrived,
     Drop,
     Elapsed,
     Event,
     Finish,
     Instruction,
-    LogLost,
     Lost,
     MakePlan,
     Noticed,
@@ -41,7 +40,6 @@ from .events import (
     StopAsked,
     Tell,
     Wake,
-    WorkerGaveUp,
     planned,
 )
 from .journal import Journal

@@ -23,23 +23,8 @@ from functools import partial
 from typing import Any
 
 from ...schemas.documents import digest
-from .events import (
-    Announce,
-    Announcement,
-    Arrived,
-    Drop,
-    Event,
-    Finish,
-    Instruction,
-    Lost,
-    RanksOrphaned,
-    RanksReplaced,
-    Restarted,
-    Said,
-    Tell,
-    WorkerFailed,
-    WorkerRefused,
-)
+from .announcements import Announcement, RanksOrphaned, RanksReplaced, WorkerFailed, WorkerRefused
+from .events import Announce, Arrived, Drop, Event, Finish, Instruction, Lost, Restarted, Said, Tell
 from .membership import stranger_to
 from .progress import FAILED, HUNG
 from .protocol import (

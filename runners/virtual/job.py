@@ -39,9 +39,9 @@ from ...schemas.resumption import Resumption, ledger_entries
 from ...schemas.timeline import Event, Report, Timeline, memory_of_workers
 from ...schemas.trace import DEADLY, Trace, TraceEvent, check_trace, joins, link_ends
 from ..program import Program, RankPair, Sending, computed_in, rank_pair
+from ..resilience.announcements import Announcement, Recovered, timeline_events
 from ..resilience.events import (
     Announce,
-    Announcement,
     Arrived,
     Elapsed,
     Finish,
@@ -50,12 +50,10 @@ from ..resilience.events import (
     MakePlan,
     Noticed,
     PlanRest,
-    Recovered,
     Said,
     Tell,
     Wake,
     planned,
-    timeline_events,
 )
 from ..resilience.events import Event as RulesEvent
 from ..resilience.protocol import (

@@ -19,7 +19,7 @@ from rich.console import Console
 from rtk.cli.live_view import RunView, sparkline
 from rtk.cli.run_output import RunFacts, RunReport, RunStory, wants_live_view
 from rtk.runners import log_writers
-from rtk.runners.resilience.events import (
+from rtk.runners.resilience.announcements import (
     Announcement,
     CheckpointSaved,
     CoordinatorRestarted,

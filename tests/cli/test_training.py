@@ -15,7 +15,7 @@ import torch
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.skeleton import Checkpointed
-from rtk.runners.resilience.events import Announcement, IterationCommitted
+from rtk.runners.resilience.announcements import Announcement, IterationCommitted
 from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Failed, Leaving, Returning
 from rtk.runners.torch import worker as workers

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from rtk.runners.lifeline import LIFELINE, lifeline_if_any
 from rtk.runners.ranks import processes_of
-from rtk.runners.resilience.events import Announcement
+from rtk.runners.resilience.announcements import Announcement
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.running import controller_of
 from rtk.schemas.documents import canonical, parse_document

@@ -16,7 +16,7 @@ from rtk.planners.resumption.plan import plan_rest
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
 from rtk.profilers.models.presets import GptConfig
-from rtk.runners.resilience.events import Announcement
+from rtk.runners.resilience.announcements import Announcement
 from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Hello, Job, Returning
 from rtk.runners.resilience.rules import CoordinatorRules

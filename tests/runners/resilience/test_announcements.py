@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rtk.runners.resilience import events
-from rtk.runners.resilience.events import (
+from rtk.runners.resilience import announcements
+from rtk.runners.resilience.announcements import (
     Announcement,
     EpochBegun,
     LinkBroken,
@@ -18,7 +18,7 @@ from rtk.runners.resilience.events import (
     timeline_events,
 )
 
-CLASSES = [one for one in vars(events).values() if isinstance(one, type) and issubclass(one, Announcement)]
+CLASSES = [one for one in vars(announcements).values() if isinstance(one, type) and issubclass(one, Announcement)]
 KINDS = [kind for kind in CLASSES if "event" in vars(kind)]
 
 

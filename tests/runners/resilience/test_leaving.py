@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.membership import apart
+from rtk.runners.resilience.membership import Member, leavers
 from rtk.runners.resilience.protocol import Epoch, Job
 from rtk.runners.resilience.worker_rules import plan_of
 from rtk.schemas.resumption import layers_in
@@ -19,9 +19,12 @@ RANGES = st.tuples(st.integers(0, 6), st.integers(1, 3)).map(lambda one: ((one[0
 
 @given(st.lists(RANGES, max_size=6))
 def test_who_goes_at_once_has_no_layer_in_common(held: list[tuple[tuple[int, int], ...]]) -> None:
-    """And nobody else could go with them."""
+    """And nobody else could go with them; nobody goes while somebody is lost, and all go where nothing is shared."""
     holdings = {str(number): ranges for number, ranges in enumerate(held)}
-    going = apart(holdings)
+    members = {name: Member(name, None, "", (0, 0), ranges, is_leaving=True) for name, ranges in holdings.items()}
+    assert leavers(members, members, is_sharded=False) == tuple(members)
+    assert leavers(members, [*members, "lost"], is_sharded=True) == ()
+    going = leavers(members, members, is_sharded=True)
     taken = [layer for name in going for layer in layers_in(holdings[name])]
     assert len(taken) == len(set(taken))
     assert all(not layers_in(ranges).isdisjoint(taken) for ranges in holdings.values())

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rtk.planners.explain.pace import pace_of
+from rtk.runners.resilience.announcements import EpochBegun, IterationCommitted, JobEnded, PaceExplained
 from rtk.runners.resilience.conditions import cores_here
-from rtk.runners.resilience.events import EpochBegun, IterationCommitted, JobEnded, PaceExplained
 from rtk.runners.resilience.pace import EVERY, KEPT, PaceFollower
 from rtk.runners.resilience.protocol import Cores, Hello
 from rtk.runners.simulator import simulate

@@ -8,15 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.events import (
-    Announce,
-    IterationCommitted,
-    JobEnded,
-    JobStarted,
-    Said,
-    Tell,
-    decode_event,
-)
+from rtk.runners.resilience.announcements import IterationCommitted, JobEnded, JobStarted
+from rtk.runners.resilience.events import Announce, Said, Tell, decode_event
 from rtk.runners.resilience.membership import VoteCounter
 from rtk.runners.resilience.progress import INTERRUPTED
 from rtk.runners.resilience.protocol import (

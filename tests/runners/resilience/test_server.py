@@ -16,17 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience import server as server_module
-from rtk.runners.resilience.events import (
-    Announcement,
-    Arrived,
-    IterationRedone,
-    LogLost,
-    Lost,
-    PlanKept,
-    Restarted,
-    Said,
-    WorkerGaveUp,
-)
+from rtk.runners.resilience.announcements import Announcement, IterationRedone, LogLost, PlanKept, WorkerGaveUp
+from rtk.runners.resilience.events import Arrived, Lost, Restarted, Said
 from rtk.runners.resilience.journal import read_events, take
 from rtk.runners.resilience.protocol import (
     STRANGER_BYTES,

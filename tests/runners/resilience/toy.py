@@ -7,20 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rtk.runners.resilience.announcements import Announcement, IterationRedone, LogLost, PlanKept
 from rtk.runners.resilience.events import (
     Announce,
-    Announcement,
     Arrived,
     Drop,
     Elapsed,
     Event,
     Finish,
     Instruction,
-    IterationRedone,
-    LogLost,
     Lost,
     MakePlan,
-    PlanKept,
     Planned,
     PlanRest,
     Restarted,

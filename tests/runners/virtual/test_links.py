@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.program import AllReduce, Send, Sending, lower
-from rtk.runners.resilience.events import EpochBegun, WorkerFailed, WorkerSlowed
+from rtk.runners.resilience.announcements import EpochBegun, WorkerFailed, WorkerSlowed
 from rtk.runners.simulator import execute, simulate
 from rtk.runners.virtual.cluster import (
     EpochConditions,

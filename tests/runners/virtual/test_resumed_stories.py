@@ -17,7 +17,7 @@ from rtk.planners.recovery.answers import PolicyName, answers_for
 from rtk.planners.resumption.plan import plan_rest
 from rtk.planners.scheduling.assemble import with_prediction
 from rtk.runners.program import lower, lower_rest
-from rtk.runners.resilience.events import IterationRedone, IterationResumed
+from rtk.runners.resilience.announcements import IterationRedone, IterationResumed
 from rtk.runners.simulator import execute, is_computed
 from rtk.runners.virtual.job import SimulatedRun, SwitchCosts, simulate_story
 from rtk.runners.virtual.partial_work import NOTHING, worked
