@@ -83,7 +83,7 @@ class JobController:
 
     Raises:
         InvalidInputError: the atlas, the checkpoint or the trace is not for this plan, or remedies not for its policy,
-            or its stages are on unlike numbers of GPUs.
+            or the stages of one worker are on unlike numbers of GPUs.
     """
 
     def __init__(self, plan: Plan, how: JobConfig, advise: Adviser, trace: Trace | None = None) -> None:

@@ -26,7 +26,8 @@ class Holding:
 
     Attributes:
         unit: what it fails with: its machine.
-        sizes: by layer that it holds, or is to hold, the numbers of each block.
+        sizes: by layer that it holds, or is to hold, the numbers of each block; without a layer that has none, such as
+            one that shares all it has with others.
         layers: of these, those whose parameters it has.
         held: the blocks of these whose state it has, as of the last step that counts.
         fresh: the blocks of these whose parameters it has as of that step.
@@ -194,7 +195,7 @@ def _nowhere_fresh(told: Sequence[Holding], layers: Collection[int]) -> tuple[in
 
 def _sizes_of(layers: Collection[int], told: Holding) -> dict[BlockId, int]:
     """Of all blocks of some layers, as somebody has told who knows them."""
-    return {(layer, number): size for layer in layers for number, size in enumerate(told.sizes[layer])}
+    return {(layer, number): size for layer in layers for number, size in enumerate(told.sizes.get(layer, ()))}
 
 
 def _holders(told: Sequence[Holding], of: Callable[[Holding], Collection[BlockId]]) -> dict[BlockId, list[int]]:

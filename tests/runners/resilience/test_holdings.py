@@ -262,3 +262,11 @@ def test_a_death_has_little_sent(peers: int, which: int) -> None:
     assert not found.values
     loads = [len(found.blocks_of(rank)) for rank in range(len(left))]
     assert max(loads) <= 1.02 * 2 * len(sizes) / len(left) + 1
+
+
+def test_a_layer_without_blocks_has_nothing_to_deal() -> None:
+    """One that shares all its weights with another layer is held, and nothing of it is dealt, sent or lost."""
+    own = Holding("one", {1: (64,)}, frozenset({1}), fresh=frozenset({(1, 0)}))
+    found = reshard(0, ["0/0", "1/0", "2/0"], [[(0, 2)]] * 3, [own] * 3, is_first=True)
+    assert found.holders.keys() == {(1, 0)}
+    assert not (found.values or found.states or found.lost)
