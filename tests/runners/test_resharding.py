@@ -13,7 +13,6 @@ from torch import nn
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import language_model_loss
-from rtk.runners.resilience.protocol import Job
 from rtk.runners.torch.gathering import Gathering
 from rtk.runners.torch.resharding import Shards, StateLostError
 from rtk.runners.torch.resilient import ResilientWorker
@@ -21,14 +20,13 @@ from rtk.runners.torch.stage_blocks import StageBlocks
 from rtk.runners.training import JobConfig
 from rtk.schemas import blocks
 from rtk.schemas.blocks import BlockId, split_piece
-from rtk.schemas.plan import Place, Plan
 
 from .processes import ProcessJob, single_process
 from .ranked import RankedJob
 from .ranked import plan_of as ranked_plan
-from .scripted import Died, ThreadJob, batches, layers, plan_of, profile, replan_with
+from .scripted import Died, ThreadJob, batches, layers, plan_of, profile
 from .test_ranked_survival import assert_exact, event, killed
-from .test_resilient_worker import job_of, slipstream
+from .test_resilient_worker import job_of, moving_job, slipstream
 from .test_survival import FOREVER, TRAINING, Story
 from .test_survival import plan_of as process_plan
 from .test_unlike_runs import job_of as unlike_job
@@ -157,14 +155,7 @@ def test_a_newcomer_takes_its_share() -> None:
 
 def test_a_worker_takes_over_another_stage() -> None:
     """One that moves gives the state of its blocks to those who stay, and has its part of the other stage's."""
-    plan = slipstream("adaptive", 2, 3)
-
-    def make(failed: frozenset[Place], may_move: bool) -> tuple[Plan, tuple[tuple[Place, Place], ...]]:
-        if failed == {(1, 0), (2, 0)} and may_move:
-            return slipstream("adaptive", 2, 3, frozenset({(1, 0), (2, 1)})), (((2, 1), (2, 0)),)
-        return slipstream("adaptive", 2, 3, failed), ()
-
-    check(shared(ThreadJob(plan, Job(plan, 12), replan_with(plan, make), {("1/0", 3), ("2/0", 5)})), 12, 6)
+    check(shared(moving_job()), 12, 6)
 
 
 def test_unlike_pipelines_share_what_several_hold() -> None:

@@ -277,8 +277,8 @@ def test_a_gradient_that_is_not_finite_rolls_every_stage_back() -> None:
         assert got is None or got == pytest.approx(loss_s, abs=1e-6)
 
 
-def test_a_worker_takes_over_another_stage() -> None:
-    """A plan that moves a worker gives it the other stage's state, and the losses stay those of one process."""
+def moving_job() -> ThreadJob:
+    """Twelve iterations of 2 stages and 3 pipelines; when 1/0 and 2/0 are dead, 2/1 takes the place of 2/0."""
     plan = slipstream("adaptive", 2, 3)
 
     def make(failed: frozenset[Place], may_move: bool) -> tuple[Plan, tuple[tuple[Place, Place], ...]]:
@@ -286,7 +286,12 @@ def test_a_worker_takes_over_another_stage() -> None:
             return slipstream("adaptive", 2, 3, frozenset({(1, 0), (2, 1)})), (((2, 1), (2, 0)),)
         return slipstream("adaptive", 2, 3, failed), ()
 
-    job = ThreadJob(plan, Job(plan, 12), replan_with(plan, make), {("1/0", 3), ("2/0", 5)})
+    return ThreadJob(plan, Job(plan, 12), replan_with(plan, make), {("1/0", 3), ("2/0", 5)})
+
+
+def test_a_worker_takes_over_another_stage() -> None:
+    """A plan that moves a worker gives it the other stage's state, and the losses stay those of one process."""
+    job = moving_job()
     assert job.run().exit_code == 0
     assert job.losses() == pytest.approx(single_process(12, 6), abs=1e-6)
     assert_peers_agree(job)

@@ -58,6 +58,17 @@ def epochs_of(cluster: ToyCluster) -> list[Epoch]:
     return [found[number] for number in sorted(found)]
 
 
+def strike(cluster: ToyCluster, faults: list[str], rng: random.Random, most: int) -> list[str]:
+    """Faults one after the other, each after fewer than so many steps; gives who is dead then."""
+    dead: list[str] = []
+    for fault in faults:
+        for _ in range(rng.randrange(most)):
+            cluster.step()
+        if cluster.finished is None:
+            inject(cluster, fault, rng, dead)
+    return dead
+
+
 @given(
     seed=st.integers(0, 2**32),
     ranks=st.integers(2, 3),
@@ -78,12 +89,7 @@ def test_whatever_ranks_die_and_come_back_each_iteration_is_committed_once(
     plan = toy_plan(2, dp, 2, staggered and not regroups, ranks=ranks)
     training = ToyTraining(regroups=rng.random() < 0.8)
     cluster = ToyCluster(Job(plan, iterations=ITERATIONS), rng, regroups=regroups, training=training)
-    dead: list[str] = []
-    for fault in faults:
-        for _ in range(rng.randrange(150)):
-            cluster.step()
-        if cluster.finished is None:
-            inject(cluster, fault, rng, dead)
+    dead = strike(cluster, faults, rng, 150)
     while dead and cluster.finished is None:
         for _ in range(20):
             cluster.step()
@@ -186,12 +192,7 @@ def test_workers_of_one_rank_pass_through_unchanged(seed: int, stages: int, dp: 
     """Whatever happens, the rules behind the gate hear the same, and what they want done is the same."""
     rng = random.Random(seed)
     cluster = ToyCluster(Job(toy_plan(stages, dp, 2, False), iterations=6), rng)
-    dead: list[str] = []
-    for fault in faults:
-        for _ in range(rng.randrange(60)):
-            cluster.step()
-        if cluster.finished is None:
-            inject(cluster, fault, rng, dead)
+    strike(cluster, faults, rng, 60)
     run(cluster)
     rules, gate = CoordinatorRules(cluster.job), UnitGate(CoordinatorRules(cluster.job))
     for event in map(decode_event, cluster.log):
