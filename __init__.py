@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .profilers.analytic.estimate import profile_analytic as profile_analytic
     from .profilers.comparing import compare as _compare
     from .profilers.detecting import detect_files as detect_files
+    from .profilers.doctor.diagnose import KnownFacts as KnownFacts
+    from .profilers.doctor.diagnose import doctor as doctor
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
     from .replaying import replay as replay
@@ -96,6 +98,7 @@ _PLACES = {
     "Atlas": "schemas.atlas",
     "Coordinator": "runners.resilience.server:Server",
     "JobConfig": "runners.training",
+    "KnownFacts": "profilers.doctor.diagnose",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -117,6 +120,7 @@ _PLACES = {
     "detect": "profilers.failslow.tracker:track",
     "detect_files": "profilers.detecting",
     "diff": "viz.diff:diff_plans",
+    "doctor": "profilers.doctor.diagnose",
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_checkpoint": "exporting",

@@ -128,6 +128,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk detect train.log -o slow.svg --exit-code",
         "rtk detect train.log --follow",
     ),
+    "doctor": (
+        "rtk doctor job.sh",
+        "rtk doctor job.sh titan.toml --gpus 512 --iteration-time 12s --checkpoint-every 500",
+        'rtk doctor --torchrun "torchrun --nnodes 1:4 --rdzv-backend c10d train.py"',
+    ),
     "probe": (
         "rtk probe --processes 4",
         "torchrun --nproc-per-node 8 rtk probe --pairs all",

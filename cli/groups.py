@@ -8,7 +8,7 @@ COMMANDS = {
     "Start": ("quickstart", "init", "config"),
     "Plan": ("profile", "plan", "explain", "verify"),
     "Run": ("simulate", "run", "coordinate", "checkpoint"),
-    "Watch": ("monitor", "detect", "probe"),
+    "Watch": ("monitor", "detect", "doctor", "probe"),
     "Decide": ("trace", "replay", "sweep", "reproduce"),
     "Files": ("viz", "diff", "export", "import", "schema"),
     "Help": ("help", "completion"),
@@ -60,6 +60,9 @@ PANELS = {
                           "replay --nodes", "trace convert --nodes", "trace show --nodes", "replay --cost"),
     "Part to draw": ("viz --pipelines", "viz --workers", "viz --from", "viz --until", "viz --iterations"),
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
+    "Settings": ("--env", "--here", "--torchrun"),
+    "What no setting says": ("--gpus", "doctor --iteration-time", "doctor --checkpoint-every", "--save-time",
+                             "--restart-time", "doctor --mtbf"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
     "Output": ("--output", "--timeline", "--resumption", "--metrics", "--log-to", "--html", "--json", "--terminal",
                "--plotly", "--md", "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into",
@@ -99,6 +102,8 @@ METAVARS = {
     "--cut": "NAMES",
     "--tp": "N[,N…]",
     "--mode": "robust|paper",
+    "--env": "FILE",
+    "--torchrun": "LINE",
     "--leaving": "random|newest",
 }
 
