@@ -10,7 +10,6 @@ from .known import (
     ENVIRONMENT,
     LAUNCH_FLAGS,
     MEGATRON,
-    NOBODY_READS,
     OTHER_RENDEZVOUS,
     OTHER_TORCHTITAN,
     OTHER_VARIABLES,
@@ -19,6 +18,7 @@ from .known import (
     SECTIONS,
     TORCHTITAN,
     KnownName,
+    nobody_reads,
     whole,
 )
 from .settings import JobSettings, Setting
@@ -71,8 +71,8 @@ class Collected:
             self.note(ENVIRONMENT[name], told, strength)
         elif name.startswith("PET_"):
             self.launch_flag("--" + name.removeprefix("PET_").lower().replace("_", "-"), told, strength)
-        elif name in NOBODY_READS:
-            why = "neither NCCL nor torch reads it, though a training script of one's own may"
+        elif nobody_reads(name):
+            why = "neither NCCL 2.32 nor torch 2.13 reads it, though a training script of one's own may"
             self.unread(told, "ignored", why)
         elif name.startswith(PREFIXES) and name not in OTHER_VARIABLES:
             meant = near(name, [*ENVIRONMENT, *OTHER_VARIABLES], 0.8)

@@ -164,8 +164,23 @@ OTHER_VARIABLES = frozenset(
 )
 # All of a prefix that are neither above nor here are told as unknown.
 PREFIXES = ("TORCH_NCCL_", "TORCH_FR_", "TORCHFT_")
-# People set these (https://github.com/search?q=NCCL_TIMEOUT), and neither NCCL (docs/env) nor torch reads them.
-NOBODY_READS = frozenset({"NCCL_TIMEOUT", "NCCL_TIMEOUT_MS", "NCCL_TIMEOUT_SEC", "TORCH_NCCL_TIMEOUT"})
+# All names with TIMEOUT or RETRY in them that libnccl.so of nvidia-nccl-cu12 2.32.3 holds. People set many others.
+_NCCL_TIMES = frozenset(
+    f"NCCL_{name}"
+    for name in (
+        *("DIAGNOSTICS_IB_BW_TIMEOUT", "IB_MQP_RETRY_ALL", "IB_MQP_RETRY_CNT", "IB_MQP_RETRY_SLEEP_MSEC"),
+        *("IB_RESILIENCY_PORT_RECOVERY_ACK_TIMEOUT", "IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_TIMEOUT"),
+        *("IB_RETRY_CNT", "IB_TIMEOUT", "RAS_TIMEOUT_FACTOR", "SOCKET_POLL_TIMEOUT_MSEC", "SOCKET_RETRY_CNT"),
+        "SOCKET_RETRY_SLEEP_MSEC",
+    )
+)
+
+
+def nobody_reads(name: str) -> bool:
+    """Whether a variable looks like a time-out of NCCL, and neither NCCL 2.32 nor torch 2.13 reads it."""
+    is_time = name.startswith("NCCL_") and ("TIMEOUT" in name or "RETRY" in name)
+    return (is_time and name not in _NCCL_TIMES) or name in ("TORCH_NCCL_TIMEOUT", "TORCH_NCCL_CONNECT_TIMEOUT")
+
 
 # Of torchrun and ft_launcher; each also as `PET_…` in the environment, which the command line overrules.
 LAUNCH_FLAGS: Mapping[str, KnownName] = {

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from ....schemas.diagnosis import ToldSetting
 from ..collected import ARGUMENT, EXPORT, Collected
-from ..known import ENVIRONMENT, NOBODY_READS, PREFIXES, SBATCH, SRUN, SWITCHES, KnownName
+from ..known import ENVIRONMENT, PREFIXES, SBATCH, SRUN, SWITCHES, KnownName, nobody_reads
 from .shell_words import Word, commands
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
@@ -50,7 +50,7 @@ class ShellReader:
         for name in [name for name in self._variables if name not in self._followed]:
             self._command(list(self._follow(Word(f"${name}", self._variables[name].line), 0)), 0)
         for name, word in self._variables.items():
-            is_meant = name in ENVIRONMENT or name in NOBODY_READS or name.startswith(PREFIXES)
+            is_meant = name in ENVIRONMENT or nobody_reads(name) or name.startswith(PREFIXES)
             if is_meant and name not in self._exported:
                 self._collected.unread(self._told(name, word), "ignored", "it is assigned, but not exported")
 

@@ -11,6 +11,7 @@ from .rule import Broken, rule
     "unread",
     "take it out, and set what the finding names, or what is meant",
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    "names in libnccl.so of nvidia-nccl-cu12 2.32.3",
     "https://pytorch.org/docs/stable/torch_nccl_environment_variables.html",
     "https://slurm.schedmd.com/sbatch.html",
 )

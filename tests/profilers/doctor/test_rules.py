@@ -57,7 +57,9 @@ SAVES = "[checkpoint]\nenable = true\ninterval = 100\n"
 ENOUGH = "TORCHFT_TIMEOUT_SEC=120\nTORCHFT_QUORUM_TIMEOUT_SEC=600\n"
 
 CASES = {
-    "nobody-reads-it": Case(env("NCCL_TIMEOUT=3600"), "neither NCCL nor torch reads it", env("NCCL_DEBUG=INFO")),
+    "nobody-reads-it": Case(
+        env("NCCL_CONNECT_TIMEOUT=3600"), "neither NCCL 2.32 nor torch 2.13 reads it", env("NCCL_SOCKET_RETRY_CNT=34")
+    ),
     "value-makes-no-sense": Case(
         env("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=10m"), "is not a number", env("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1000")
     ),
