@@ -11,6 +11,7 @@ from .settings import JobSettings
 _HOUR_S = 3600.0
 SHORT_TIMEOUT_S = 120.0  # of collective calls while training (torchtitan#2899)
 ITERATIONS_OF_A_TIMEOUT = 5
+ABOVE_REPLICAS = 200 / 120  # as much longer than that of replicas (the same thread: 120 s < 200 s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ def _changes(job: JobSettings, known: _Known) -> Iterator[CheapChange]:
     """A shorter time-out of collective calls, and the best interval between checkpoints, where they save something."""
     longest_s = (job.iteration_s.value or 0.0) + (job.save_s.value or 0.0)
     enough_s = max(SHORT_TIMEOUT_S, ITERATIONS_OF_A_TIMEOUT * longest_s)
+    if job.replicates.value:
+        enough_s = max(enough_s, ABOVE_REPLICAS * job.replica_timeout_s.value)
     if known.gpus is not None and known.hang_s is not None and enough_s < known.hang_s and job.noticed_by is not None:
         says = (
             f"let {job.noticed_by.told.name} end a hang of a training step after {print_time(enough_s)}, "

@@ -57,3 +57,12 @@ def test_without_checkpoints_nothing_is_taken_back_to_one() -> None:
     """An interval of checkpoints that are off is no interval."""
     toml = "[checkpoint]\nenable = false\ninterval = 10\n"
     assert costs_of(job_of(toml=toml, iteration_s=1.0)).redone_s is None
+
+
+def test_no_advice_breaks_a_rule() -> None:
+    """Where replicas wait for each other for 120 s, a hang of training is not to end before 200 s (torchtitan#2899)."""
+    replicas = "[fault_tolerance]\nenable = true\nprocess_group_timeout_ms = 120000\n"
+    for train, advised in ((200, 0), (400, 1)):
+        job = job_of(toml=f"[comm]\ntrain_timeout_seconds = {train}\n{replicas}", gpus=9)
+        assert len(costs_of(job).changes) == advised
+        assert all("after 3.333 min" in change.says for change in costs_of(job).changes)
