@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .runners.torch.task import Task
     from .schemas.pace import PaceReport
     from .schemas.plan import Plan
-    from .schemas.protocols import Answers, Monitor, Resume
+    from .schemas.protocols import Answers, DegreeFactors, Monitor, Resume
     from .schemas.timeline import Timeline
 
 # What a worker loads before its first iteration; AdamW loads torch's compiler, whether anybody compiles or not.
@@ -56,6 +56,7 @@ class PlannersAdvice:
                 where="--mitigate",
                 fix="give --checkpoint, or leave S4 out",
             )
+        self.lower = self._lower() if how.lower_degree else None
         if how.atlas is not None or how.policy is not None:
             _ = self.answers  # refused now or never
 
@@ -71,6 +72,15 @@ class PlannersAdvice:
         from .planners.resumption.plan import plan_rest
 
         return plan_rest
+
+    def _lower(self) -> "DegreeFactors":
+        """At which smaller degrees workers may go on; raises InvalidInputError where they cannot."""
+        from .planners.recovery.lowering import degree_factors
+        from .schemas.documents import read_document
+        from .schemas.profile import Profile
+
+        profile = None if self._how.profile is None else read_document(self._how.profile, Profile)
+        return degree_factors(self._plan, self._policy, profile)
 
     def monitor(self, is_resumed: bool) -> "Monitor":
         """What finds out what is slow, and which costly remedies that has been worth."""
