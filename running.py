@@ -153,6 +153,7 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     from .runners.nursery import Nursery
     from .runners.resilience.controller import LocalJob
 
+    _refuse_to_lower_shared(training, how)
     # Before torch is imported, which takes seconds.
     if training.script is None:
         require_model(training.model)
@@ -174,6 +175,16 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     except BaseException:
         nursery.close()
         raise
+
+
+def _refuse_to_lower_shared(training: TrainingConfig, how: JobConfig) -> None:
+    """Raise InvalidInputError where workers could not go on at a smaller degree, for they share optimizers' state."""
+    if how.lower_degree and training.shard_optimizer:
+        raise InvalidInputError(
+            "peers share the optimizer's state in blocks of what a rank has, which is other at a smaller degree",
+            where="--lower-degree",
+            fix="leave it out, or --shard-optimizer",
+        )
 
 
 def coordinate(
@@ -311,6 +322,7 @@ def supervise(
     from .runners.nursery import Nursery
     from .runners.resilience.torchrun import TorchrunRank
 
+    _refuse_to_lower_shared(training, how)
     require_package("torch")
     nursery = Nursery(OF_WORKERS)
     with closing(nursery):
