@@ -674,8 +674,9 @@ class LeadOptions(AnswerOptions):
         list[str] | None,
         typer.Option(
             "--log-to",
-            metavar="KIND:PATH",
-            help="tensorboard:FOLDER: losses, norms and times for TensorBoard; jsonl:FILE: as --metrics. Repeatable.",
+            metavar="KIND:TARGET",
+            help="tensorboard:FOLDER; prometheus:[HOST:]PORT or prometheus:FILE.prom; otlp:URL; "
+            "jsonl:FILE, as --metrics. Repeatable.",
         ),
         Writes("JSON lines", files=json_files),
     ] = None
