@@ -61,9 +61,9 @@ PANELS = {
     "Part to draw": ("viz --pipelines", "viz --workers", "viz --from", "viz --until", "viz --iterations"),
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
-    "Output": ("--output", "--timeline", "--resumption", "--metrics", "--log-to", "--html", "--json", "--terminal",
-               "--plotly", "--md", "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into",
-               "--shard-size", "--source", "--chart"),
+    "Output": ("--output", "--timeline", "--resumption", "--metrics", "--log-to", "--page", "--html", "--json",
+               "--terminal", "--plotly", "--md", "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown",
+               "--into", "--shard-size", "--source", "--chart"),
     "Expert": ("--profile", "--plan"),
     GENERAL: ("--quiet", "--debug", "--help", "--force", "--yes"),
 }  # fmt: skip

@@ -680,6 +680,14 @@ class LeadOptions(AnswerOptions):
         ),
         Writes("JSON lines", files=json_files),
     ] = None
+    page: Annotated[
+        str | None,
+        typer.Option(
+            "--page",
+            metavar="[HOST:]PORT",
+            help="Serve a live page of the job here: on loopback unless a host is named, to whoever has its token.",
+        ),
+    ] = None
     tp_across: Annotated[
         bool,
         typer.Option(

@@ -18,11 +18,10 @@ from .job_metrics import METRICS, PREFIX, JobMetrics
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-LOOPBACK = "127.0.0.1"
 REWRITE_S = 1.0  # iterations alone write the file no more often
 ENDING = ".prom"  # what node_exporter reads
 
-_ADDRESS = re.compile(r"(?:(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):)?(?P<port>\d+)")
+_ADDRESS = re.compile(r"(.*:)?\d+")
 
 
 class PrometheusLog:
@@ -40,16 +39,18 @@ class PrometheusLog:
         require_package("prometheus_client", option)
         from prometheus_client import CollectorRegistry
 
+        from .resilience.wire import parse_listening  # late: it loads what serves a coordinator
+
         self._metrics, self._registry = JobMetrics(), CollectorRegistry()
         self._registry.register(self)
         self._server: tuple[Any, threading.Thread] | None = None
         self._path: Path | None = None
         self._written_s = float("-inf")
-        if address := _ADDRESS.fullmatch(target):
-            host = (address["host"] or LOOPBACK).strip("[]")
-            self._server = self._serve(host, int(address["port"]), f"{option} prometheus:{target}")
+        where = f"{option} prometheus:{target}"
+        if _ADDRESS.fullmatch(target):
+            self._server = self._serve(*parse_listening(target, where=where), where)
         else:
-            self._path = _checked(Path(target), f"{option} prometheus:{target}")
+            self._path = _checked(Path(target), where)
             self._rewrite()
 
     @property
@@ -90,10 +91,11 @@ class PrometheusLog:
         from prometheus_client import start_http_server
 
         try:
-            return start_http_server(port, addr=host, registry=self._registry)
-        except (OSError, OverflowError) as error:
+            server, thread = start_http_server(port, addr=host, registry=self._registry)
+            return server, thread
+        except OSError as error:
             raise InvalidInputError(
-                f"cannot serve metrics there: {getattr(error, 'strerror', None) or error}",
+                f"cannot serve metrics there: {error.strerror}",
                 where=where,
                 fix="name another port, or an address of this machine",
             ) from None

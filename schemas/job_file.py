@@ -212,6 +212,8 @@ KEYS = (
     JobKey("training", "log_to", _TEXTS, '"tensorboard:logs"',
            "tensorboard:FOLDER, prometheus:PORT, otlp:URL, jsonl:FILE; or a list.",
            _at("--log-to", *_LED), is_path=True, only=_LEADING),
+    JobKey("training", "page", _TEXT, '"8080"', "Serve a live page of the job: PORT or HOST:PORT.",
+           _at("--page", *_LED), only=_LEADING),
 )  # fmt: skip
 
 COMMANDS = frozenset(command for key in KEYS for command in key.options)

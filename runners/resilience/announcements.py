@@ -661,6 +661,21 @@ class PaceExplained(Announcement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperationsTimed(Announcement):
+    """What the worker at `place` has executed since it last said so: for live pages, JSON lines have none of it.
+
+    Attributes:
+        spans: operations, start and end in s by the coordinator's clock, and iterations.
+    """
+
+    event = "spans"
+    is_drawn = False
+
+    place: str
+    spans: tuple[tuple[str, float, float, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopping(Announcement):
     """The job was asked to stop, and does so after `iteration`, which is under way."""
 

@@ -127,7 +127,7 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         for target, words in [
             (f"prometheus:{port}", "cannot serve metrics there: Address already in use"),
-            ("prometheus:127.0.0.1:99999", "cannot serve metrics there"),
+            ("prometheus:127.0.0.1:99999", "is no address"),
             (f"prometheus:{tmp_path / 'other.prom'}", "is not of rtk's metrics"),
             (f"prometheus:{tmp_path / 'away' / 'a.prom'}", "nothing can be written into its folder"),
             ("prometheus:metrics.txt", "neither an address nor a file"),
