@@ -455,7 +455,7 @@ class UnitGate:
             self._tell_orphans(message)
 
     def _tell_of_replaced(self, unit: WorkerUnit) -> None:
-        """Before a worker hears of an epoch: where it is its first one, and not that of all its ranks, it joins again."""
+        """Before a worker hears of an epoch: where it is the first one of some of its ranks only, it is whole again."""
         replaced = tuple(one.hello.rank for one in unit.processes if not one.entered)
         if self._is_seated(unit) and 0 < len(replaced) < len(unit.processes):
             lacking = tuple(one.hello.rank for one in unit.processes if not one.has_state(self._rules.committed))
