@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from ...schemas.checkpoint import print_layers
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Layers, Place, Plan, Worker, name_of
+from ...schemas.plan import Layers, Place, Plan, Worker, merged_ranges, name_of
 from ...schemas.protocols import Hand
 from ...schemas.resumption import Rest, layers_in
+from .announcements import IterationCommitted
 from .events import Planned, RestPlanned
 from .progress import FAILED
 from .protocol import (
@@ -204,6 +205,15 @@ def leavers(members: Mapping[str, Member], seated: Iterable[str], is_sharded: bo
     return tuple(found)
 
 
+def state_lost(layers: Collection[int]) -> str:
+    """What is wrong where some layers have a part whose state no worker has."""
+    numbers = print_layers(merged_ranges((layer, layer + 1) for layer in layers))
+    return (
+        f"the optimizer's state of {numbers} is lost: of a part of it both workers that held it are gone "
+        "(--no-shard-optimizer keeps all of it on every worker)"
+    )
+
+
 def nothing_counted(iteration: int) -> str:
     """What is wrong with an iteration whose losses count nothing."""
     return (
@@ -296,10 +306,25 @@ class VoteCounter:
         """The mean loss, the same to the last bit whoever executed what; None where it is not finite or not known."""
         return mean_loss(self._losses(iteration))
 
-    def learning_rate(self, iteration: int) -> float | None:
-        """That of the first place that knows one."""
+    def committed(self, iteration: int, terms: StepTerms, time_s: float, workers: int) -> IterationCommitted:
+        """What is announced of an iteration that is committed.
+
+        Args:
+            iteration: a complete one.
+            terms: its own.
+            time_s: that it took.
+            workers: how many took part.
+        """
         votes = (vote for _, vote in sorted(self._votes[iteration].items()))
-        return next((vote.learning_rate for vote in votes if vote.learning_rate is not None), None)
+        return IterationCommitted(
+            loss=self.loss(iteration),
+            iteration_time_s=time_s,
+            live_workers=workers,
+            skipped=not self.is_finite(iteration),
+            count=terms.count,
+            grad_norm=terms.norm,
+            learning_rate=next((vote.learning_rate for vote in votes if vote.learning_rate is not None), None),
+        )
 
     def evaluation(self, iteration: int) -> tuple[tuple[MicrobatchLoss, ...], float]:
         """The losses of held-out micro-batches before it, in their order, and how long that took."""

@@ -428,6 +428,20 @@ StageLosses = tuple[Layers, tuple[MicrobatchLoss, ...]]  # those of some layers 
 
 
 @dataclass(frozen=True, slots=True)
+class StateLost:
+    """A worker of an epoch knows that nobody in it has the optimizer's state of a part of some layers, ascending.
+
+    It waits for another epoch, which nobody needs what is lost for. Instead of `Ready`.
+    """
+
+    epoch: Index
+    layers: tuple[Index, ...]
+    kind: Literal["state-lost"] = "state-lost"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class Vote:
     """A worker has reduced its stage's gradients of an iteration.
 
@@ -589,11 +603,10 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker found something wrong that concerns the whole job, and ends; wrong input `ends_job` in any case."""
+    """A worker found something wrong that concerns the whole job, and ends."""
 
     exit_code: Index
     message: str
-    ends_job: bool = False
     kind: Literal["failed"] = "failed"
 
     __pydantic_config__ = STRICT
@@ -632,6 +645,7 @@ FromWorker = (
     | Dead
     | Beat
     | Ready
+    | StateLost
     | Vote
     | StandingTold
     | LossesTold

@@ -44,6 +44,7 @@ from .protocol import (
     Saved,
     Saver,
     StandingTold,
+    StateLost,
     StepTerms,
     Suspect,
     Vote,
@@ -139,7 +140,8 @@ class Connect(JointAction):
 class CopyState(JointAction):
     """Send the layers that others lack, and have those of the place, its own ones or others'; gives `Ready`.
 
-    So with sums that have ended already, where only a rest of the first iteration is left.
+    So with sums that have ended already, where only a rest of the first iteration is left. It gives `StateLost` where
+    nobody has a part of what is to be had.
 
     Where nothing is committed, who has no state (`WorkerRules.holds` is None) makes its own.
     """
@@ -372,10 +374,8 @@ class WorkerRules:
         self._is_staggered = plan_of(epoch.plan).optimizer == "staggered"
         try:
             yield Connect(epoch, self.rank)
-            ready: Ready = yield CopyState(epoch, self.rank)
-            if ready.holds != self.holds:  # what was kept is another stage's
-                self.holds, self._undoable = ready.holds, None
-            yield Say(ready)
+            ready: Ready | StateLost = yield CopyState(epoch, self.rank)
+            yield from self._begin(ready)
             examined: Examined | None = (yield ExamineGroups(epoch, self.rank)) if epoch.examine else None
             while self.voted < self.last:
                 yield from self._iterate(self.voted + 1, examined)
@@ -392,6 +392,16 @@ class WorkerRules:
         except _TouchLostError as lost:
             yield Say(Suspect(epoch.epoch, lost.reason, lost.peer))
         yield LeaveGroups()
+
+    def _begin(self, ready: Ready | StateLost) -> Acting:
+        """Say that all state is there; or that it never will be, and wait for an epoch that does without."""
+        if isinstance(ready, StateLost):
+            yield Say(ready)
+            while True:
+                yield from self._hear_more()
+        if ready.holds != self.holds:  # what was kept is another stage's
+            self.holds, self._undoable = ready.holds, None
+        yield Say(ready)
 
     def _keeps(self, epoch: Epoch) -> bool:
         """Whether an epoch reckons with what this worker has told to have; not where it has told that too late."""
@@ -474,6 +484,9 @@ class WorkerRules:
 
     def _settle(self, iteration: int, skipped: bool, terms: StepTerms | None) -> Acting:
         """Be as before an iteration, whose predecessor is committed; what is under way is worth nothing."""
+        if iteration <= self.committed:  # all go back to a checkpoint, and will load what they are to have
+            self._reduced = self._undoable = self._terms = None
+            self._known, self._is_steady = -1, True
         self.committed = iteration - 1
         yield from self._be_as_after(iteration - 1, skipped, terms)
         self._reduced = None
@@ -526,7 +539,7 @@ class Unanswered:
 
     def say(self, message: FromWorker) -> None:
         """A message is said, whether it arrives or not."""
-        if isinstance(message, Ready | Vote | StandingTold | LossesTold | Leaving | Saved | Published):
+        if isinstance(message, Ready | StateLost | Vote | StandingTold | LossesTold | Leaving | Saved | Published):
             # With a staggered optimizer two votes may be unanswered, and of a checkpoint several parts.
             number = message.iteration if isinstance(message, Vote | LossesTold) else 0
             if isinstance(message, Saved) and message.part is not None:
@@ -547,7 +560,7 @@ class Unanswered:
 
 def _answers(message: FromCoordinator, kept: FromWorker) -> bool:
     match message, kept:
-        case Epoch() | Regroup(), Vote():
+        case Epoch() | Regroup(), Vote() | StateLost():
             return kept.epoch < message.epoch
         case Epoch(), StandingTold():
             return kept.epoch <= message.epoch

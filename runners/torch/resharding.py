@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 
 from ...schemas.blocks import BlockFetch, BlockId
-from ...schemas.errors import RtkError
 from ...schemas.plan import Layers
-from ...schemas.text import listed
 from ..resilience.holdings import Holding, Reshard, own_fetches, reshard, sizes_by_layer
 from ..resilience.protocol import Epoch
 from .gathering import Gathering
@@ -26,12 +24,6 @@ from .transport import Transport
 LENGTH_TAG, HOLDING_TAG = 0x6B000000, 0x6B000001
 VALUES_TAG, STATES_TAG = 0x69000000, 0x6A000000
 MESSAGE_BYTES = 1 << 24  # of those that parts of a state are sent in, or one block
-
-
-class StateLostError(RtkError):
-    """The optimizer's state of some blocks is nowhere any more; the job goes on from a checkpoint only."""
-
-    exit_code = 5
 
 
 class Shards:
@@ -67,7 +59,7 @@ class Shards:
         before: HeldStage | None,
         held: HeldStage,
         waits: Callable[[], None],
-    ) -> None:
+    ) -> tuple[int, ...]:
         """Tell all others what this worker has, hear what they have, and have parameters as of the last step.
 
         Where nothing is committed, it holds what it is to hold when this is done, and makes that itself.
@@ -81,9 +73,11 @@ class Shards:
             held: what it is to hold: the same stage, or another one.
             waits: called before each message that is waited for.
 
+        Returns:
+            The layers of which nobody has the state of some block: then nothing can begin.
+
         Raises:
             RuntimeFailedError: a connection broke, or was interrupted.
-            StateLostError: nobody has the state of some block.
         """
         self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.seats), epoch.taken
         self._transport, self._due, self.reshard, self._gathering = transport, [], None, None
@@ -94,12 +88,7 @@ class Shards:
         told = _exchanged(own, rank, len(self.names), transport, waits)
         found = reshard(rank, self.names, wanted, told, epoch.nothing_committed)
         if found.lost and not (epoch.nothing_committed and epoch.resume is not None):  # else all is loaded again
-            raise StateLostError(
-                f"the optimizer's state of layers {listed(map(str, found.lost))} is lost: of a part of it both workers "
-                "that held it are gone",
-                where="--shard-optimizer",
-                fix="start the run again, with --resume where there is a checkpoint",
-            )
+            return found.lost
         self.reshard, self._whole = found, epoch.taken
         if before is not None:
             self._take_values(_blocks_of(before), found.values, waits)
@@ -107,6 +96,7 @@ class Shards:
             _blocks_of(held).set_version(_blocks_of(held).sizes, epoch.taken)
             _blocks_of(held).hold(found.blocks_of(rank))
             held.prime_optimizer()
+        return ()
 
     def begin(self, before: HeldStage | None, held: HeldStage) -> None:
         """Hold what this worker is to hold; what it lacks of that is on its way from now on.

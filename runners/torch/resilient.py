@@ -68,6 +68,7 @@ from ..resilience.protocol import (
     Saved,
     Spans,
     StageLosses,
+    StateLost,
     Vote,
     Welcome,
     Whereabouts,
@@ -387,16 +388,13 @@ class ResilientWorker:
             return None
         return _program_of_rest(epoch.plan, epoch.rest, trained_together(self._ties))
 
-    def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
+    def _copy_state(self, epoch: Epoch, rank: int) -> Ready | StateLost:
         """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
         assert self._plane is not None
         held, before = self._fitting, self._held if self._rules.holds is not None else None
         copied: set[int] = set()
-        if self._shards is not None:
-            waits = partial(self._activity.be, "joining", "what others have", range(len(epoch.seats)))
-            program = self._program(epoch.plan)
-            wanted = [program.plan.layers_of(worker) for worker in program.workers]
-            self._shards.meet(epoch, rank, wanted, self._plane.direct, before, held, waits)
+        if lost := self._meet_shards(epoch, rank, before, held):
+            return StateLost(epoch.epoch, lost)
         unlike = self._slice_copies(rank, self._plane)
         if not epoch.nothing_committed:
             copies = [one for one in epoch.copies if self._takes_part(one, rank, unlike)]
@@ -427,6 +425,15 @@ class ResilientWorker:
         first, *further = held.holds
         checksums, of_sums = (tuple(sorted(found.items())) for found in (sums, ended))
         return Ready(epoch.epoch, first, checksums, of_sums, tuple(further))
+
+    def _meet_shards(self, epoch: Epoch, rank: int, before: HeldStage | None, held: HeldStage) -> tuple[int, ...]:
+        """Share what there is of a sharded optimizer; gives the layers of which something is nowhere."""
+        if self._shards is None or self._plane is None:
+            return ()
+        waits = partial(self._activity.be, "joining", "what others have", range(len(epoch.seats)))
+        program = self._program(epoch.plan)
+        wanted = [program.plan.layers_of(worker) for worker in program.workers]
+        return self._shards.meet(epoch, rank, wanted, self._plane.direct, before, held, waits)
 
     def _block_holdings(self) -> BlockHoldings | None:
         """Who has what of a sharded optimizer's state."""

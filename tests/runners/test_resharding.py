@@ -14,7 +14,7 @@ from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import language_model_loss
 from rtk.runners.torch.gathering import Gathering
-from rtk.runners.torch.resharding import Shards, StateLostError
+from rtk.runners.torch.resharding import Shards
 from rtk.runners.torch.resilient import ResilientWorker
 from rtk.runners.torch.stage_blocks import StageBlocks
 from rtk.runners.training import JobConfig
@@ -206,12 +206,32 @@ def test_a_death_in_the_midst_of_what_is_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_both_holders_lost_at_once() -> None:
-    """The job ends, and says of which layers the state is lost."""
-    job = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3)))
-    finished = job.begin()
-    finished.join(60)
-    assert any(isinstance(one, StateLostError) and " is lost: " in one.what for one in job.failures), job.failures
-    assert not finished.is_alive()
+    """Without a checkpoint the job ends, and says of which layers the state is lost, and which option keeps it."""
+    finished = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3))).run()
+    assert finished.exit_code == 5
+    assert "is lost: of a part of it both workers that held it are gone" in finished.reason
+    assert finished.reason.startswith("the optimizer's state of layers 1")
+    assert "--no-shard-optimizer" in finished.reason
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "staggered"])
+def test_both_holders_lost_at_once_after_a_checkpoint(technique: str, tmp_path: Path) -> None:
+    """All go back to the last one by themselves, twice, and train what one process trains; a newcomer is as welcome."""
+    deaths = ("1/0", 4), ("2/0", 4), ("3/0", 9), ("4/0", 9)
+    how = {"checkpoint": str(tmp_path), "checkpoint_every": 3}
+    job = shared(job_of(slipstream(technique, 1, 6), 13, *deaths, **how), clip_norm=0.5)
+    job.start("1/0", not_before=11)
+    finished = job.run()
+    assert finished.exit_code == 0, finished.reason
+    went_back = [one["iteration"] for one in job.events("rollback")]
+    assert went_back and set(went_back) <= {3, 6, 9}
+    losses, parameters = alone(13, 12, 0.5)
+    iterations = [one["iteration"] for one in job.events("iteration")]
+    assert sorted(set(iterations)) == list(range(13))
+    assert len(iterations) >= 13
+    assert job.losses() == pytest.approx([losses[number] for number in iterations], rel=0, abs=1e-12)
+    assert [one["worker"] for one in job.events("join")] == ["1/0"]
+    check_state(job, parameters)
 
 
 def test_a_buddy_is_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ from rtk.runners.resilience.protocol import (
     Refused,
     Returning,
     Saved,
+    StateLost,
     StepTerms,
     Vote,
     Whereabouts,
@@ -804,7 +805,7 @@ class ToyCluster:
                 sums = {layer: worker.progress.sums[layer] for layer in range(*one.layers)}
                 self._office(worker).sums[action.epoch.epoch, one] = sums
 
-    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
+    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready | StateLost:
         """What it has of its layers, and the rest from the mail."""
         wanted = self._layers(worker)
         own = (worker.state if worker.rules.holds is not None else None) or {}
