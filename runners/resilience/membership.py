@@ -63,9 +63,10 @@ class Member:
     regroups: bool = False
     further: tuple[MeetingPoint, ...] = ()
 
-    def unseated(self, now_s: float) -> "Newcomer":
-        """It has no place any more, and waits for one."""
-        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups, self.further)
+    def unseated(self, now_s: float, gives: bool) -> "Newcomer":
+        """It has no place any more, and waits for one; whether it `gives` others what it holds first."""
+        holds = self.holds if gives else None
+        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups, self.further, holds)
 
     def seat(self) -> RankAssignment:
         """Where it sits, as an epoch says it."""
@@ -74,7 +75,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A worker that waits for a place; `not_before`: the first iteration that it wants to take part in."""
+    """A worker that waits for a place.
+
+    Attributes:
+        not_before: the first iteration that it wants to take part in.
+        holds: as of a member, where it has lost its seat, and others may still need what it has; else None.
+    """
 
     name: str
     store: str
@@ -83,6 +89,7 @@ class Newcomer:
     others: tuple[str, ...] = ()
     regroups: bool = False
     further: tuple[MeetingPoint, ...] = ()
+    holds: tuple[Layers, ...] | None = None
 
     @classmethod
     def of(cls, hello: Hello, now_s: float) -> "Newcomer":
@@ -91,7 +98,13 @@ class Newcomer:
 
     def seated(self, connection: int) -> Member:
         """It has a place, of which nobody knows yet."""
-        return Member(self.name, connection, self.store, (0, 0), None, False, self.others, self.regroups, self.further)
+        return Member(
+            self.name, connection, self.store, (0, 0), self.holds, False, self.others, self.regroups, self.further
+        )
+
+    def seat(self) -> RankAssignment:
+        """Where it is met, as an epoch says it of who gives what it holds."""
+        return RankAssignment("", self.name, self.store, self.others, self.further)
 
 
 def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
@@ -101,6 +114,11 @@ def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
         if newcomer.not_before <= iteration:
             found.setdefault(newcomer.name, connection)
     return found
+
+
+def givers(newcomers: Iterable[Newcomer]) -> tuple[RankAssignment, ...]:
+    """Those who have lost their seats, and may have what others still lack."""
+    return tuple(one.seat() for one in newcomers if one.holds is not None)
 
 
 def live_places(plan: Plan) -> tuple[Place, ...]:
@@ -459,6 +477,10 @@ class Checksums:
             told = [layer for layer in range(*copy.layers) if layer in sums and layer in others]
             if any(are_unlike(sums[layer], others[layer]) for layer in told):
                 yield source, target
+
+    def covers(self, workers: Collection[str]) -> bool:
+        """Whether all of these have said theirs."""
+        return self._said.keys() >= {*workers}
 
     def contradiction(self, worker: str, is_first: bool) -> tuple[str, int] | None:
         """What two have otherwise that must be equal, where one of them is this worker, and the exit code for that.

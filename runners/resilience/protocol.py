@@ -275,6 +275,8 @@ class Epoch:
         evaluate: what was trained is to be evaluated, and voted on as `iteration`, which comes after the last.
         rest: what is left of the first iteration, where some of it is done; None: all of it, and what there is of it
             is dropped.
+        givers: workers that have no seat any more and hold a part of a sharded optimizer's state: they send what others
+            need of it, as ranks after those of the seats, and then wait like all without a seat.
     """
 
     epoch: Index
@@ -296,9 +298,15 @@ class Epoch:
     waits: bool = False
     evaluate: bool = False
     rest: Rest | None = None
+    givers: tuple[RankAssignment, ...] = ()
     kind: Literal["epoch"] = "epoch"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def present(self) -> tuple[RankAssignment, ...]:
+        """All who meet, by rank."""
+        return (*self.seats, *self.givers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ from .membership import (
     VoteCounter,
     coming,
     copies,
+    givers,
     held_by,
     layers_at,
     layers_of,
@@ -251,6 +252,7 @@ class CoordinatorRules:
 
     def _lose(self, connection: int, reason: str) -> None:
         newcomer = self.newcomers.pop(connection, None)
+        self._must_reform = self._must_reform or (newcomer is not None and newcomer.holds is not None)
         if newcomer is not None and self.phase == "running":
             self._announce(said.WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
         member = self._by_connection.get(connection)
@@ -355,6 +357,8 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
+        if self._checksums.covers(self._seats.values()):  # they have what givers had
+            self.newcomers = {number: replace(one, holds=None) for number, one in self.newcomers.items()}
         wrong = self._checksums.contradiction(member.name, self._epoch_message.nothing_committed)
         if wrong is not None and self.phase == "running":
             self._halt(*wrong)
@@ -527,7 +531,7 @@ class CoordinatorRules:
         self._inventory.losses.commit(iteration)
         self._circumstances.examinations.commit()
         self._set_last(iteration)
-        if self._was_skipped and self._is_staggered:
+        if self._was_skipped and self.plan.optimizer == "staggered":
             self._go_back(f"a gradient of iteration {iteration} is not finite")
         due = self._savers_now(iteration)
         self._commit_message = Commit(
@@ -570,7 +574,7 @@ class CoordinatorRules:
             self._last = iteration
         if self._is_draining or self._stops_after is not None:
             return
-        boundary = iteration + 1 if self._is_staggered else iteration
+        boundary = iteration + (self.plan.optimizer == "staggered")
         suspects = self._circumstances.examinations.wanted(self.members)
         is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready() or suspects
         if is_wanted and boundary < self.job.iterations - 1:
@@ -873,6 +877,7 @@ class CoordinatorRules:
             waits=self._unforeseen == self.committed + 1,
             evaluate=self._must_evaluate,
             rest=left.rest,
+            givers=() if self._nothing_committed else givers(self.newcomers.values()),
         )
         self._chronicle.reach("epoch", self._now_s)
         self._tell_all(self._epoch_message)
@@ -889,7 +894,8 @@ class CoordinatorRules:
         for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
-            self.newcomers[member.connection] = member.unseated(self._now_s)
+            gives = self._is_sharded and not self._nothing_committed
+            self.newcomers[member.connection] = member.unseated(self._now_s, gives)
             self._announce(said.WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
@@ -920,10 +926,6 @@ class CoordinatorRules:
     @property
     def _nothing_committed(self) -> bool:
         return self.committed < self.job.first_iteration
-
-    @property
-    def _is_staggered(self) -> bool:
-        return self.plan.optimizer == "staggered"
 
     # The end
 

@@ -127,7 +127,10 @@ class TakeStep(Action):
 
 @dataclass(frozen=True, slots=True)
 class Connect(JointAction):
-    """Have the stage of a rank's place, if it is another one without its state, and meet the epoch's other workers."""
+    """Have the stage of a rank's place, if it is another one without its state, and meet the epoch's other workers.
+
+    Of a rank beyond the seats (`Epoch.givers`): meet them.
+    """
 
     epoch: Epoch
     rank: int
@@ -143,7 +146,8 @@ class CopyState(JointAction):
     So with sums that have ended already, where only a rest of the first iteration is left. It gives `StateLost` where
     nobody has a part of what is to be had.
 
-    Where nothing is committed, who has no state (`WorkerRules.holds` is None) makes its own.
+    Where nothing is committed, who has no state (`WorkerRules.holds` is None) makes its own. A rank beyond the seats
+    (`Epoch.givers`) sends what others lack of a sharded optimizer's state, and has nothing.
     """
 
     epoch: Epoch
@@ -363,13 +367,16 @@ class WorkerRules:
         """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
         self._microbatches = plan_of(epoch.plan).total_microbatches()
         yield from self._settle(epoch.iteration, epoch.skipped, epoch.terms)
-        self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
+        self.rank = next((rank for rank, seat in enumerate(epoch.present) if seat.worker == self.name), None)
         yield EnterEpoch(epoch, self._keeps(epoch))
         self._told = None
         self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
         self._taken, self._must_evaluate = epoch.taken, epoch.evaluate
         if self.rank is None:
             self.holds = None
+            return
+        if self.rank >= len(epoch.seats):
+            yield from self._give(epoch, self.rank)
             return
         self._is_staggered = plan_of(epoch.plan).optimizer == "staggered"
         try:
@@ -393,6 +400,18 @@ class WorkerRules:
             yield Say(Suspect(epoch.epoch, lost.reason, lost.peer))
         yield LeaveGroups()
 
+    def _give(self, epoch: Epoch, rank: int) -> Acting:
+        """Send others what they lack of what this worker holds, which has no seat; it is kept for the case that another
+        epoch begins before they have it. Connections are kept, too: of all who are here the next ones are made."""
+        try:
+            yield Connect(epoch, rank)
+            yield CopyState(epoch, rank)
+            while True:
+                yield from self._hear_more()
+        except (_EpochOverError, _TouchLostError):
+            pass  # whoever has a seat says so
+        yield LeaveGroups()
+
     def _begin(self, ready: Ready | StateLost) -> Acting:
         """Say that all state is there; or that it never will be, and wait for an epoch that does without."""
         if isinstance(ready, StateLost):
@@ -405,7 +424,7 @@ class WorkerRules:
 
     def _keeps(self, epoch: Epoch) -> bool:
         """Whether an epoch reckons with what this worker has told to have; not where it has told that too late."""
-        if self.rank is None or self._told is None or epoch.rest is None:
+        if self.rank is None or self.rank >= len(epoch.seats) or self._told is None or epoch.rest is None:
             return False
         told = self._told.standing
         return not told.is_empty and any(told.covers(one) for one in epoch.rest.standings)

@@ -57,7 +57,7 @@ class Shards:
         wanted: Sequence[Sequence[Layers]],
         transport: Transport,
         before: HeldStage | None,
-        held: HeldStage,
+        held: HeldStage | None,
         waits: Callable[[], None],
     ) -> tuple[int, ...]:
         """Tell all others what this worker has, hear what they have, and have parameters as of the last step.
@@ -70,7 +70,7 @@ class Shards:
             wanted: by rank, the layers that each is to hold, in ranges.
             transport: the epoch's.
             before: what it has held until now; None where it has no state.
-            held: what it is to hold: the same stage, or another one.
+            held: what it is to hold: the same stage, or another one; None: nothing any more, and `give` follows.
             waits: called before each message that is waited for.
 
         Returns:
@@ -79,7 +79,7 @@ class Shards:
         Raises:
             RuntimeFailedError: a connection broke, or was interrupted.
         """
-        self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.seats), epoch.taken
+        self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.present), epoch.taken
         self._transport, self._due, self.reshard, self._gathering = transport, [], None, None
         own = self._holding(before, held)
         if before is not None and not epoch.nothing_committed and own.held != _blocks_of(before).held:
@@ -92,7 +92,7 @@ class Shards:
         self.reshard, self._whole = found, epoch.taken
         if before is not None:
             self._take_values(_blocks_of(before), found.values, waits)
-        if epoch.nothing_committed:
+        if epoch.nothing_committed and held is not None:
             _blocks_of(held).set_version(_blocks_of(held).sizes, epoch.taken)
             _blocks_of(held).hold(found.blocks_of(rank))
             held.prime_optimizer()
@@ -115,12 +115,33 @@ class Shards:
                 stage.prime_optimizer()
         if before is not None and held is not before:
             blocks.load(_blocks_of(before).state_of(has & dealt), has & dealt)
+        if before is not None:
+            self._send_states(before)
         for one in own_fetches(self.reshard.states, self.rank):
-            if one.source == self.rank and before is not None:
-                _send(STATES_TAG, _blocks_of(before).state_of(one.blocks), one.target, self._transport)
-            elif one.target == self.rank:
+            if one.target == self.rank:
                 likes = blocks.state_of(one.blocks)
                 self._due.append((one, _announce(STATES_TAG, likes, one.source, self._transport)))
+
+    def give(self, before: HeldStage) -> None:
+        """Send what others lack of the state of a stage that is given up, and wait until they have it.
+
+        Args:
+            before: as of `meet`, which has come first.
+
+        Raises:
+            RuntimeFailedError: a connection broke, or was interrupted.
+        """
+        assert self._transport is not None
+        before.prime_optimizer()
+        self._send_states(before)
+        self._transport.flush()
+        self._transport = None
+
+    def _send_states(self, before: HeldStage) -> None:
+        assert self.reshard is not None and self._transport is not None
+        for one in own_fetches(self.reshard.states, self.rank):
+            if one.source == self.rank:
+                _send(STATES_TAG, _blocks_of(before).state_of(one.blocks), one.target, self._transport)
 
     def end(self, held: HeldStage, waits: Callable[[], None] = lambda: None) -> None:
         """Have what was on its way, in either direction, and hold no more than is to be held; again it does nothing.
@@ -196,9 +217,9 @@ class Shards:
         holders = {} if self.reshard is None else self.reshard.holders
         return {block: tuple(self.names[one] for one in ranks) for block, ranks in holders.items()}
 
-    def _holding(self, before: HeldStage | None, held: HeldStage) -> Holding:
+    def _holding(self, before: HeldStage | None, held: HeldStage | None) -> Holding:
         """What this worker has of blocks, as of the last step that counts."""
-        sizes = sizes_by_layer(_blocks_of(held).sizes)
+        sizes = {} if held is None else sizes_by_layer(_blocks_of(held).sizes)
         if before is None:
             return Holding(self._unit, sizes)
         blocks = _blocks_of(before)
