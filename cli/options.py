@@ -549,7 +549,7 @@ class TrainingOptions(TrainingConfig):
             "--shard-optimizer/--no-shard-optimizer",
             show_default=False,
             help="Peers share the optimizer's state, each part of it on two of them, which saves memory with three "
-            "peers or more (not with muon). By default where the plan counts on it.",
+            "peers or more (not with muon). By default where it does so, or the plan counts on it.",
         ),
     ] = None
     script: Annotated[

@@ -44,6 +44,7 @@ from .protocol import (
     Regroup,
     Saved,
     StandingTold,
+    StateLost,
     Suspect,
     Vote,
     Whereabouts,
@@ -382,6 +383,8 @@ class UnitGate:
         match message:
             case Published() | LossesTold():
                 return [message] if rank == 0 else []
+            case StateLost():
+                return [message]  # of its own slices
             case Leaving():
                 return [message] if sum(one.is_leaving for one in unit.processes) == 1 else []
             case Suspect(epoch=epoch):
