@@ -21,34 +21,24 @@ class LogPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """
-    One thing that a job's log says has happened.
+    """One thing that a job's log says has happened.
 
-    Attributes
-    ----------
-    kind :
-        ``start``: a process, or an attempt of the job, begins. ``rendezvous``: the group is formed. ``init``: model,
-        optimizer or compilation are ready. ``load``: a checkpoint is loaded. ``iteration``: `steps` iterations are
-        done, the last of them being `iteration`. ``save``: a checkpoint is saved. ``failure``: something broke.
-        ``detected``: somebody noticed (a time-out fired, a watchdog, an agent). ``end``: a clean end.
-    time_s :
-        Unix time by the line's own clock: the end of what took `took_s`. None where the line has no clock.
-    where :
-        The line.
-    took_s :
-        Iteration (one, not all `steps`), save, load, rendezvous, init: how long it took, where the line says so.
-    iteration :
-        Number of the iteration that is done, or the last one that the checkpoint saved or loaded contains.
-    gpus :
-        World size, where said.
-    ranks :
-        Who, where said: ranks, nodes or hosts, as the log writes them.
-    cause :
-        Of a failure: the last line of the error, a signal, an exit code, a state of the scheduler.
-    steps :
-        How many iterations the line stands for (the log interval).
-    skipped :
-        How many of them skipped their update (overflow of fp16).
+    Attributes:
+        kind: "start": a process, or an attempt of the job, begins. "rendezvous": the group is formed. "init": model,
+            optimizer or compilation are ready. "load": a checkpoint is loaded. "iteration": `steps` iterations are
+            done, the last of them being `iteration`. "save": a checkpoint is saved. "failure": something broke.
+            "detected": somebody noticed (a time-out fired, a watchdog, an agent). "end": a clean end.
+        time_s: Unix time by the line's own clock: the end of what took `took_s`. None where the line has no clock.
+        where: the line.
+        took_s: iteration (one, not all `steps`), save, load, rendezvous, init: how long it took, where the line says
+            so. Detected: for how long it had been so.
+        iteration: the iteration that is done, or the last one that the checkpoint saved or loaded contains; the first
+            iteration is 1.
+        gpus: world size, where said.
+        ranks: who, where said: ranks, nodes or hosts, as the log writes them.
+        cause: of a failure: the last line of the error, a signal, an exit code, a state of the scheduler.
+        steps: how many iterations the line stands for (the log interval).
+        skipped: how many of them skipped their update (overflow of fp16).
     """
 
     kind: HappeningKind
