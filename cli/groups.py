@@ -63,8 +63,8 @@ PANELS = {
                          "--gpus", "--sacct", "--kubernetes"),
     "Solver": ("--solver", "--time-limit", "--require-optimal", "--jobs", "--seed", "--executor"),
     "Output": ("goodput --trace", "--output", "--timeline", "--resumption", "--metrics", "--log-to", "--html", "--json",
-               "--terminal", "--plotly", "--md", "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown", "--into",
-               "--shard-size", "--source", "--chart"),
+               "--terminal", "--plotly", "--md", "--github", "--exit-code", "--fail-if", "--tolerance", "--markdown",
+               "--into", "--shard-size", "--source", "--chart"),
     "Expert": ("--profile", "--plan"),
     GENERAL: ("--quiet", "--debug", "--help", "--force", "--yes"),
 }  # fmt: skip

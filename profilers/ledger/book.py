@@ -46,6 +46,7 @@ class AttemptEntry:
         is_off_beat: that checkpoint came earlier, or later, than it was due.
         teller: whose line its first iteration was.
         came_up: whether it came further than its first process.
+        is_undated: nothing that broke, or noticed, has had a clock so far.
         alarm_us: time since the failure by class, in case that it was none.
     """
 
@@ -63,6 +64,7 @@ class AttemptEntry:
     last: int | None = None
     failure: Happening | None = None
     detected: bool = False
+    is_undated: bool = False
     ended: AttemptEnd = "open"
     resumes: int | None = None
     loss: Loss | None = None
@@ -244,17 +246,34 @@ class Book:
         surplus_us = whole_us - saved_us - expected_us
         if surplus_us > COARSE_US and expected_us:
             whole_us -= self.clock.put_forward(surplus_us, expected_us, happening)
-            surplus_us = whole_us - saved_us - expected_us
-        work_us = whole_us - saved_us
-        # What a timer leaves out, such as the writing of the line itself, is part of the iteration; a pause is not.
-        if took_us is not None and surplus_us > COARSE_US + took_us // 10:
-            work_us = took_us
-        self._open_us = self._claimed_us = self._paused_us = 0
+        work_us, pause_us, self._open_us = self._work_of(whole_us - saved_us, took_us)
+        self._claimed_us = self._paused_us = 0
         self._fastest_us = min(self._fastest_us or work_us / steps, work_us / steps) or self._fastest_us
         self._give("checkpoint", saved_us)
-        self._give("unknown", whole_us - saved_us - work_us)
+        self._give("unknown", pause_us)
         self._interval = steps
         self._done(happening, number, steps, work_us)
+
+    def _work_of(self, passed_us: int, took_us: int | None) -> tuple[int, int, int]:
+        """Of time that has passed up to a line of iterations: theirs, a pause's, and what is left to the next line.
+
+        Clocks of whole seconds are told from timers by what is left: it comes back within some lines. What a timer
+        leaves out again and again, such as the writing of the line itself, is part of the iteration; a pause is not.
+
+        Args:
+            passed_us: by the clock.
+            took_us: by the timer; None: there is none.
+        """
+        surplus_us = 0 if took_us is None else passed_us - took_us
+        if took_us is None or surplus_us < -COARSE_US:
+            return passed_us, 0, 0
+        if surplus_us < 0:
+            self.clock.elapsed_us -= surplus_us  # the line's clock is behind: those that follow make up for it
+            return took_us, 0, 0
+        if surplus_us > COARSE_US + took_us // 10:
+            return took_us, surplus_us, 0
+        left_us = min(surplus_us, COARSE_US)
+        return passed_us - left_us, 0, left_us
 
     def _take_first(self, happening: Happening, number: int) -> None:
         """The first iteration of an attempt: before it, it has loaded."""
@@ -472,7 +491,10 @@ class Book:
                 entry.ended = "clean"
             self._state = JobState.ENDED if self._state is not JobState.BROKEN else JobState.BROKEN
             return
-        is_late = self._state is JobState.BROKEN and happening.kind == "detected" and not entry.detected
+        # A first error without a clock was between the lines around it: nobody knows how soon it was noticed.
+        is_late = self._state is JobState.BROKEN and (
+            entry.is_undated or (happening.kind == "detected" and not entry.detected)
+        )
         name: LedgerClass = "detection" if self._state is JobState.RUNNING or is_late else "restart"
         self._give(name, passed_us)
         if self._state is JobState.ENDED and entry.ended == "clean":
@@ -481,7 +503,8 @@ class Book:
         entry.detected = entry.detected or happening.kind == "detected"
         if name == "detection" or entry.noticed_us is None:
             entry.noticed_us = self.clock.elapsed_us
-        if entry.failure is None or (entry.failure.cause is None and happening.cause is not None):
+        entry.is_undated = happening.time_s is None and (entry.failure is None or entry.is_undated)
+        if entry.failure is None or (happening.cause and (entry.failure.cause or _FOLLOWS).startswith(_FOLLOWS)):
             entry.failure = happening
         entry.ended = "failed"
         self._state = JobState.BROKEN
@@ -509,4 +532,5 @@ class Book:
             self._now.starting_us += us
 
 
+_FOLLOWS = "SIGTERM"  # what ends the others when one has failed: the cause is what else is said
 _BEGINNINGS = frozenset({"start", "rendezvous", "init", "load"})

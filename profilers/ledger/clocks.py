@@ -32,13 +32,15 @@ class LineClock:
         self._near_s = _UNKNOWN_YEAR_S  # of glog's stamps
         self.has_guessed_year = False
 
-    def look_ahead(self, text: bytes) -> None:
-        """Learn the year from what follows."""
+    def look_ahead(self, text: bytes) -> float | None:
+        """The first time in what follows, from which the year is learned that other stamps lack."""
         for match in _STAMP.finditer(text):
-            day_s = _day_s(match[1])
-            if day_s is not None:
-                self._near_s = day_s
-                return
+            time_s = self._time_s(match)
+            if time_s is not None:
+                if self._last_s is None:
+                    self._near_s = time_s
+                return time_s
+        return None
 
     def of(self, line: bytes, anywhere: bool = False) -> float | None:
         """The first time that a line says.
@@ -50,19 +52,22 @@ class LineClock:
         match = _STAMP.search(line, 0, len(line) if anywhere else _AT_THE_BEGINNING)
         if match is None:
             return self._glog(line)
+        time_s = self._time_s(match)
+        if time_s is not None:
+            self._last_s = self._near_s = time_s
+        return time_s
+
+    def _time_s(self, match: re.Match[bytes]) -> float | None:
         day_s = _day_s(match[1])
         if day_s is None:
             return None
-        fraction = match[5]
+        fraction, zone = match[5], match[6]
         time_s: float = day_s + 3600 * int(match[2]) + 60 * int(match[3]) + int(match[4])
         if fraction:
             time_s += int(fraction) / 10 ** len(fraction)
-        if match[6]:
-            time_s -= _offset_s(match[6])
-        elif self._zone is not UTC:
-            time_s = self._local(time_s)
-        self._last_s = self._near_s = time_s
-        return time_s
+        if zone:
+            return time_s - _offset_s(zone)
+        return time_s if self._zone is UTC else self._local(time_s)
 
     def _glog(self, line: bytes) -> float | None:
         match = _GLOG.search(line, 0, _AT_THE_BEGINNING)

@@ -26,8 +26,8 @@ from .reader import HappeningReader, Surroundings
 from .series import CsvRows, DlLoggerLog, JsonRows, LightningCsv, MlPerfLog, NanoGptLog
 from .torchtitan import TorchTitanEvents, TorchTitanLog
 
-# Logs recognise themselves: the first of these that finds an iteration reads on. Megatron-DeepSpeed writes lines of both
-# programs, so Megatron comes first.
+# Logs recognise themselves: the first of these that finds an iteration reads on. What Megatron-DeepSpeed writes has the
+# lines of both programs, so Megatron comes first.
 _LOGS: tuple[type[HappeningReader], ...] = (
     MegatronLog,
     NemoLog,
