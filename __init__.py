@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .profilers.detecting import detect_files as detect_files
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
+    from .profilers.ledger.goodput import goodput as goodput
     from .replaying import replay as replay
     from .runners.processes import main as main
     from .runners.resilience.server import Server as _Server
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from .schemas.columns import Selection as Selection
     from .schemas.documents import shipped_schema as _shipped_schema
     from .schemas.errors import RtkError as RtkError
+    from .schemas.ledger import GoodputLedger as GoodputLedger
     from .schemas.plan import Plan as Plan
     from .schemas.profile import Profile as Profile
     from .schemas.replay import ReplayReport as ReplayReport
@@ -95,6 +97,7 @@ __version__ = "0.2.0"
 _PLACES = {
     "Atlas": "schemas.atlas",
     "Coordinator": "runners.resilience.server:Server",
+    "GoodputLedger": "schemas.ledger",
     "JobConfig": "runners.training",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
@@ -122,6 +125,7 @@ _PLACES = {
     "export_checkpoint": "exporting",
     "export_plan": "runners.torch_csv:to_torch_csv",
     "figure": "wiring",
+    "goodput": "profilers.ledger.goodput",
     "import_plan": "wiring",
     "inject": "wiring",
     "main": "runners.processes",

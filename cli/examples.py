@@ -128,6 +128,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk detect train.log -o slow.svg --exit-code",
         "rtk detect train.log --follow",
     ),
+    "goodput": (
+        "rtk goodput job.log",
+        "rtk goodput job.log -o where-it-went.html",
+        "rtk goodput job.log --trace failures.jsonl",
+    ),
     "probe": (
         "rtk probe --processes 4",
         "torchrun --nproc-per-node 8 rtk probe --pairs all",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..schemas.columns import columns_of
 from ..schemas.errors import InvalidInputError
+from ..schemas.ledger import GoodputLedger
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
@@ -128,6 +129,34 @@ def _of_replays(documents: Sequence[ReplayReport], names: Sequence[str]) -> Draw
     )
 
 
+def _of_ledgers(documents: Sequence[GoodputLedger], names: Sequence[str]) -> Drawing:
+    """The ledger of a job: a page to be handed on."""
+    from .ledger import ledger_html
+
+    (ledger,) = documents
+
+    def picture(title: str) -> "Picture":
+        from .ledger import ledger_picture  # loads matplotlib
+
+        return ledger_picture(ledger, title)
+
+    def charts(width: int) -> "list[Text]":
+        from .terminal import terminal_ledger
+
+        return [terminal_ledger(ledger, width)]
+
+    return Drawing(
+        lambda title: ledger_html(ledger, title),
+        picture,
+        lambda: _no_trace(
+            "a ledger has no trace of operations: it knows iterations only as a number of seconds",
+            f"draw it as {' or '.join(PICTURE_ENDINGS)}; rtk goodput --trace writes its failures",
+        ),
+        charts,
+        title=f"Where the GPU-hours of {', '.join(ledger.lines.formats) or names[0]} went",
+    )
+
+
 def _no_trace(what: str, fix: str) -> Iterator[str]:
     raise InvalidInputError(what, where="--json, or an output in .json", fix=fix)
 
@@ -151,6 +180,7 @@ PAINTERS: dict[type[Any], Painter] = {
     Timeline: Painter("timelines", _of_timelines),
     Templates: Painter("templates", _of_templates, alone="pipeline templates"),
     ReplayReport: Painter("replays", _of_replays),
+    GoodputLedger: Painter("ledgers", _of_ledgers, alone="a ledger"),
 }
 
 
