@@ -435,6 +435,7 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
     from .schemas.plan import Plan
     from .schemas.resumption import Resumption
     from .schemas.timeline import Timeline
+    from .schemas.timeline_file import read_columns
     from .viz.drawing import PAINTERS
 
     for file in files:
@@ -442,8 +443,8 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
     drawable: list[Any] = [Plan, Resumption, *PAINTERS]
     kinds: dict[str | None, Any] = {one.FORMAT: one for one in drawable}
     laid_over = {Plan.FORMAT, Resumption.FORMAT, Timeline.FORMAT}
-    data = [(source_of(file), read_bytes(file)) for file in files]
-    formats = [sniff_format(one, source) for source, one in data]
+    data = [(source_of(file), read_columns(file) or read_bytes(file)) for file in files]
+    formats = [sniff_format(one, source) if isinstance(one, bytes) else Timeline.FORMAT for source, one in data]
     for kind, painter in PAINTERS.items():
         if painter.alone and kind.FORMAT in formats and len(files) > 1:
             raise InvalidInputError(
@@ -462,7 +463,8 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
                 fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines; rtk replay its "
                 "reports",
             )
-        documents.append(_as_shown(parse_document(one, kinds[found], source), source))
+        whole = parse_document(one, kinds[found], source) if isinstance(one, bytes) else one
+        documents.append(_as_shown(whole, source))
     return drawing_of(documents, names, part)
 
 
@@ -513,7 +515,8 @@ def draw(document: Any, path: str, *, title: str | None = None, part: "Selection
 
     Args:
         document: see `drawing_of`.
-        path: of the picture: .html, .svg, .png or .pdf; or .json, a Chrome trace; each also with .gz.
+        path: of the picture: .html, .svg, .png or .pdf; .json, a Chrome trace; or .perfetto-trace or .pftrace, a
+            Perfetto trace; each also with .gz.
         title: of the picture; None: what the document is, or else the file's name.
         part: what of plans and timelines is drawn (schemas/columns.py); None: all.
 
@@ -522,10 +525,10 @@ def draw(document: Any, path: str, *, title: str | None = None, part: "Selection
     """
     from .schemas.files import written
     from .viz.drawing import drawn
-    from .viz.style import PICTURE_ENDINGS
+    from .viz.style import PICTURE_ENDINGS, TRACE_ENDINGS
 
     bare = Path(path.removesuffix(".gz"))
-    known(bare.suffix, (*PICTURE_ENDINGS, ".json"), "--output")
+    known(bare.suffix, (*PICTURE_ENDINGS, *TRACE_ENDINGS), "--output")
     drawing = drawing_of(document, part=part)
     pieces = drawn(drawing, title or drawing.title or bare.stem, bare.suffix)
     with written(path) as stream:
