@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .profilers.analytic.estimate import profile_analytic as profile_analytic
     from .profilers.comparing import compare as _compare
     from .profilers.detecting import detect_files as detect_files
+    from .profilers.doctor.diagnose import KnownFacts as KnownFacts
+    from .profilers.doctor.diagnose import doctor as doctor
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
     from .profilers.ledger.goodput import goodput as goodput
@@ -99,6 +101,7 @@ _PLACES = {
     "Coordinator": "runners.resilience.server:Server",
     "GoodputLedger": "schemas.ledger",
     "JobConfig": "runners.training",
+    "KnownFacts": "profilers.doctor.diagnose",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -120,6 +123,7 @@ _PLACES = {
     "detect": "profilers.failslow.tracker:track",
     "detect_files": "profilers.detecting",
     "diff": "viz.diff:diff_plans",
+    "doctor": "profilers.doctor.diagnose",
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_checkpoint": "exporting",

@@ -133,6 +133,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk goodput job.log -o where-it-went.html",
         "rtk goodput job.log --trace failures.jsonl",
     ),
+    "doctor": (
+        "rtk doctor job.sh",
+        "rtk doctor job.sh titan.toml --gpus 512 --iteration-time 12s --checkpoint-every 500",
+        'rtk doctor --torchrun "torchrun --nnodes 1:4 --rdzv-backend c10d train.py"',
+    ),
     "probe": (
         "rtk probe --processes 4",
         "torchrun --nproc-per-node 8 rtk probe --pairs all",
