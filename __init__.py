@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
     from .replaying import replay as replay
+    from .runners.foreign import export_plan as export_plan
     from .runners.processes import main as main
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
     from .runners.torch.runner import PlanRunner as PlanRunner
-    from .runners.torch_csv import to_torch_csv as _to_torch_csv
     from .runners.traces.read import TraceOptions as TraceOptions
     from .runners.traces.verbs import trace_convert as trace_convert
     from .runners.traces.verbs import trace_generate as trace_generate
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
     Coordinator = _Server
     detect = _track
     diff = _diff_plans
-    export_plan = _to_torch_csv
     profile_compare = _compare
     schema = _shipped_schema
     verify = _check_plan
@@ -120,7 +119,7 @@ _PLACES = {
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_checkpoint": "exporting",
-    "export_plan": "runners.torch_csv:to_torch_csv",
+    "export_plan": "runners.foreign:export_plan",
     "figure": "wiring",
     "import_plan": "wiring",
     "inject": "wiring",
