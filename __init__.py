@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from .profilers.failslow.tracker import track as _track
     from .profilers.ledger.goodput import goodput as goodput
     from .replaying import replay as replay
+    from .runners.foreign import export_plan as export_plan
     from .runners.processes import main as main
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
     from .runners.torch.runner import PlanRunner as PlanRunner
-    from .runners.torch_csv import to_torch_csv as _to_torch_csv
     from .runners.traces.read import TraceOptions as TraceOptions
     from .runners.traces.verbs import trace_convert as trace_convert
     from .runners.traces.verbs import trace_generate as trace_generate
@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     Coordinator = _Server
     detect = _track
     diff = _diff_plans
-    export_plan = _to_torch_csv
     profile_compare = _compare
     schema = _shipped_schema
     verify = _check_plan
@@ -127,7 +126,7 @@ _PLACES = {
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_checkpoint": "exporting",
-    "export_plan": "runners.torch_csv:to_torch_csv",
+    "export_plan": "runners.foreign:export_plan",
     "figure": "wiring",
     "goodput": "profilers.ledger.goodput",
     "import_plan": "wiring",

@@ -179,8 +179,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk diff plan.json adapted.json --md",
         "rtk diff plan.json zb.json --tolerance 5% --fail-if slower:3%",
     ),
-    "export": ("rtk export plan.json --to torch-csv -o orders.csv",),
-    "import": ("rtk import orders.csv --from torch-csv --profile p.json -o imported.json",),
+    "export": (
+        "rtk export plan.json --to torch-csv -o orders.csv",
+        "rtk export plan.json --to torchtitan -o titan",
+        "rtk export plan.json --to megatron -o megatron.args",
+    ),
+    "import": (
+        "rtk import orders.csv --from torch-csv --profile p.json -o imported.json",
+        "rtk import megatron.args --from megatron --profile p.json --dp 2 -o imported.json",
+    ),
     "schema": (
         "rtk schema",
         "rtk schema plan",

@@ -24,7 +24,7 @@ PANELS = {
         "--memory-limit", "replay --profile", "import --profile", "--fault-tolerance", "--largest", "--multiple-of",
         "--objective", "--at-least", "--at-most", "plan oobleck --microbatch-size", "--jitter", "--costs", "--left",
         "--revert-cost", "--overlap", "--batch", "--first", "--recompute", "--shard-optimizer", "--holders",
-        "--side-by-side", "plan best --microbatch-size",
+        "--side-by-side", "plan best --microbatch-size", "export --microbatch-size", "--ahead", "--yes-unsharded",
     ),
     "Model": ("--cut", "--dtype", "--checkpointing", "--tp", "profile model --microbatch-size",
               "profile model --sequence-length", "plan best --sequence-length"),
