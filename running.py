@@ -16,7 +16,7 @@ from .runners.lifeline import hold_lifeline
 from .runners.processes import die_with_launcher, keep_one_arena
 from .runners.training import JobConfig, TrainingConfig, require_script, sizes_of, training_of
 from .schemas.errors import InvalidInputError, remark, require_package
-from .schemas.text import known
+from .schemas.text import joined, known
 
 if TYPE_CHECKING:
     from .runners.log_writers import LogWriter
@@ -80,7 +80,15 @@ class PlannersAdvice:
         from .schemas.profile import Profile
 
         profile = None if self._how.profile is None else read_document(self._how.profile, Profile)
-        return degree_factors(self._plan, self._policy, profile)
+        found = degree_factors(self._plan, self._policy, profile)
+        degrees = {degree for own in found.factors.values() for degree in own}
+        lacking = sorted(degrees - found.profiled) if profile is not None else []
+        if lacking:
+            remark(
+                f"the profile has no costs at {joined(map(str, lacking), last='or')} GPUs a worker: one that goes on "
+                "so is taken to be as many times as slow as it has fewer GPUs"
+            )
+        return found
 
     def monitor(self, is_resumed: bool) -> "Monitor":
         """What finds out what is slow, and which costly remedies that has been worth."""

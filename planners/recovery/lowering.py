@@ -23,7 +23,7 @@ def degree_factors(plan: Plan, policy: PolicyName | None, profile: Profile | Non
 
     Raises:
         InvalidInputError: nobody has a smaller degree; or the policy does not heed what is slow; or the plan counts on
-            peers that share the optimizer's state.
+            peers that share the optimizer's state; or the profile is of another model, or lacks the plan's degree.
     """
     if all(plan.gpus_of(worker) == 1 for worker in plan.workers):
         raise InvalidInputError(
@@ -47,6 +47,8 @@ def degree_factors(plan: Plan, policy: PolicyName | None, profile: Profile | Non
         ratios = {one.name: plan.gpus_of(one) for one in plan.workers}
         return DegreeFactors({name: {d: most / d for d in range(1, most)} for name, most in ratios.items()})
 
+    _require_costs(plan, profile)
+
     @cache
     def lower(template: str, degree: int, microbatches: int) -> LowerDegrees:
         stages = plan.template_by_name[template].stages
@@ -62,6 +64,18 @@ def degree_factors(plan: Plan, policy: PolicyName | None, profile: Profile | Non
         stages = plan.template_of(worker.pipeline).columns[worker.stage]
         found[worker.name] = dict(_factors(known, stages, plan.gpus_of(worker), peak_bytes))
     return DegreeFactors(found, frozenset(profile.degrees))
+
+
+def _require_costs(plan: Plan, profile: Profile) -> None:
+    """Raise InvalidInputError unless a profile has the costs that a plan was made of."""
+    lacking = sorted({plan.gpus_of(worker) for worker in plan.workers}.difference(profile.degrees))
+    if len(profile.layers) != plan.total_layers():
+        what = f"the profile has {len(profile.layers)} layers, and the plan {plan.total_layers()}"
+    elif lacking:
+        what = f"the profile has no costs at {lacking[0]} GPUs a worker, as the plan has them"
+    else:
+        return
+    raise InvalidInputError(what, where="--profile", fix="give the profile that the plan was made from")
 
 
 def _factors(known: LowerDegrees, stages: Sequence[int], most: int, peak_bytes: float) -> Iterator[tuple[int, float]]:

@@ -26,6 +26,7 @@ from .protocol import (
     Reshaped,
     Saved,
     StandingTold,
+    StateLost,
     Suspect,
     Vote,
     Whereabouts,
@@ -57,7 +58,19 @@ class Lost:
 
 
 # What a worker says that the rules hear; the server has answers of its own to the rest.
-Heard = Ready | Vote | StandingTold | LossesTold | Suspect | Whereabouts | Reshaped | Leaving | Saved | Published
+Heard = (
+    Ready
+    | StateLost
+    | Vote
+    | StandingTold
+    | LossesTold
+    | Suspect
+    | Whereabouts
+    | Reshaped
+    | Leaving
+    | Saved
+    | Published
+)
 
 
 @dataclass(frozen=True, slots=True)

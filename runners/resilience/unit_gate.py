@@ -61,6 +61,7 @@ from .protocol import (
     Returning,
     Saved,
     StandingTold,
+    StateLost,
     Suspect,
     Vote,
     Whereabouts,
@@ -232,10 +233,6 @@ class UnitGate:
         if chosen is None:
             return
         unit = self._unit(chosen)
-        replaced = tuple(one.hello.rank for one in chosen if not one.entered)
-        if 0 < len(replaced) < len(chosen) == self._degrees[worker]:
-            lacking = tuple(one.hello.rank for one in chosen if not one.has_state(self._rules.committed))
-            self._announce(RanksReplaced(worker=worker, ranks=replaced, lacking=lacking))
         yield Arrived(self._now_s, unit.number, self._hello_of(unit))
 
     def _hello_of(self, unit: WorkerUnit, returning: Returning | None = None) -> Hello:
@@ -555,6 +552,8 @@ class UnitGate:
         match message:
             case Published() | LossesTold():
                 return [message] if rank == 0 else []
+            case StateLost():
+                return [message]  # of its own slices
             case Leaving():
                 return [message] if sum(one.is_leaving for one in unit.processes) == 1 else []
             case Suspect(epoch=epoch):
@@ -624,10 +623,19 @@ class UnitGate:
         elif unit is not None and isinstance(message, End) and self._may_go_on(unit, message):
             self._free(unit)
         elif unit is not None:
+            if isinstance(message, Epoch):
+                self._tell_of_replaced(unit)
             for one in self._addressed(unit, message):
                 self._tell_process(one, message)
         if isinstance(message, Epoch | Regroup | Halt):
             self._tell_orphans(message)
+
+    def _tell_of_replaced(self, unit: WorkerUnit) -> None:
+        """Before a worker hears of an epoch: where it is the first one of some of its ranks only, it is whole again."""
+        replaced = tuple(one.hello.rank for one in unit.processes if not one.entered)
+        if self._is_seated(unit) and self._is_whole(unit) and 0 < len(replaced) < len(unit.processes):
+            lacking = tuple(one.hello.rank for one in unit.processes if not one.has_state(self._rules.committed))
+            self._announce(RanksReplaced(worker=unit.worker, ranks=replaced, lacking=lacking))
 
     def _addressed(self, unit: WorkerUnit, message: FromCoordinator) -> Sequence[RankProcess]:
         """Whom of a worker's ranks a message is for."""

@@ -64,6 +64,7 @@ from rtk.runners.resilience.protocol import (
     Reshaped,
     Returning,
     Saved,
+    StateLost,
     StepTerms,
     Vote,
     Whereabouts,
@@ -117,7 +118,7 @@ from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
 from rtk.schemas.resumption import LedgerEntry, Rest, Standing, layers_in, ledger_entries
 
 from ...strategies import number_of
-from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact
+from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact, seats_in
 
 # How a training thread hangs: in an operation, or in a wait that nothing wakes; or where nobody answers for it.
 Hang = Literal["computing", "waiting", "mute"]
@@ -360,7 +361,9 @@ class ToyWorker:
     def place(self) -> Place | None:
         """Its place in that plan, where it has one."""
         rank = self.rules.rank
-        return None if self.epoch is None or rank is None else place_of(self.epoch.seats[rank].place)
+        if self.epoch is None or rank is None or rank >= len(self.epoch.seats):
+            return None
+        return place_of(self.epoch.seats[rank].place)
 
     @property
     def in_iteration(self) -> int:
@@ -687,7 +690,9 @@ class ToyCluster:
             case Listen():
                 return bool(worker.heard)
             case Connect(epoch):  # groups form while every seat's process lives and enters the same epoch
-                return all(self._seated(*seat, epoch) is not None for seat in seats_in(epoch))
+                return all(self._seated(*seat, epoch) is not None for seat in seats_in(epoch.present))
+            case CopyState(epoch, rank) if rank >= len(epoch.seats):
+                return True  # who holds what of a sharded optimizer shows elsewhere
             case CopyState(epoch, rank):  # not where the coordinator did not know that it had gone over to other layers
                 received = worker.received
                 there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
@@ -705,7 +710,7 @@ class ToyCluster:
                 return self._running(worker).is_done or self._can_all_go_on(worker)
             case EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
-                others = [self._seated(*seat, worker.groups) for seat in seats_in(worker.groups)]
+                others = [self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats)]
                 return all(other is not None and other.in_iteration >= iteration for other in others)
         return True
 
@@ -749,6 +754,8 @@ class ToyCluster:
         match worker.rules.action:
             case Listen():
                 worker.rules.go_on(worker.heard.popleft())
+            case CopyState(epoch, rank) if rank >= len(epoch.seats):
+                worker.rules.go_on()
             case CopyState(epoch):
                 worker.rules.go_on(self._state_taken(worker, epoch))
             case ExamineGroups(epoch, rank):
@@ -825,12 +832,12 @@ class ToyCluster:
                 for share in range(worker.share, self.ranks, worker.ranks):
                     self.mail[action.epoch.epoch, copy, share] = copy_of(sent)
         for one in rest_of(action.epoch).copies:
-            if one.source == action.epoch.seats[action.rank].place:
+            if one.source == action.epoch.present[action.rank].place:
                 assert worker.progress is not None, "who sends a sum has told that it has it"
                 sums = {layer: worker.progress.sums[layer] for layer in range(*one.layers)}
                 self._office(worker).sums[action.epoch.epoch, one] = sums
 
-    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
+    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready | StateLost:
         """What it has of its layers, and the rest from the mail."""
         wanted = self._layers(worker)
         own = (worker.state if worker.rules.holds is not None else None) or {}
@@ -975,11 +982,6 @@ class ToyCluster:
 def layers_held(holds: Sequence[Layers] | None) -> Layers | None:
     """What a worker holds, which is one stage here."""
     return None if holds is None else holds[0]
-
-
-def seats_in(epoch: Epoch) -> Iterator[tuple[RankAssignment, int]]:
-    """All processes with a place in an epoch: their worker's seat, and which of its ranks each is."""
-    return ((seat, share) for seat in epoch.seats for share in range(1 + len(seat.further)))
 
 
 def rest_of(epoch: Epoch) -> Rest:

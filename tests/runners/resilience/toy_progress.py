@@ -21,7 +21,7 @@ from rtk.runners.program import (
     lower,
     lower_rest,
 )
-from rtk.runners.resilience.protocol import Epoch
+from rtk.runners.resilience.protocol import Epoch, RankAssignment
 from rtk.runners.resilience.worker_rules import plan_of
 from rtk.schemas.plan import Layers, Plan
 from rtk.schemas.resumption import (
@@ -246,6 +246,11 @@ class ToyRun:
 def is_exact(one: ToySum, iteration: int, steps: int, microbatches: int) -> bool:
     """Whether a sum has every micro-batch once, of this state."""
     return one == tuple(ToyGradient(number, iteration, steps) for number in range(microbatches))
+
+
+def seats_in(seats: Sequence[RankAssignment]) -> Iterator[tuple[RankAssignment, int]]:
+    """All processes of some workers: each with its worker's seat, and which of its ranks it is."""
+    return ((seat, share) for seat in seats for share in range(1 + len(seat.further)))
 
 
 @lru_cache(maxsize=64)
