@@ -49,7 +49,7 @@ PANELS = {
                  "--pays-within"),
     "Resilience": (
         "--policy", "--atlas", "--normalize-within", "--mitigate", "--host-memory", "--heartbeat-limit",
-        "--stall-limit", "--tp-across", "--regroup", "--checkpoint", "--checkpoint-every", "--resume",
+        "--stall-limit", "--tp-across", "--lower-degree", "--regroup", "--checkpoint", "--checkpoint-every", "--resume",
     ),
     "Failing nodes": ("--mtbf", "--repair", "--distribution", "--shape", "--repair-distribution", "--repair-sigma",
                       "--rack-size", "--rack-mtbf", "--rack-repair", "trace generate --gpus-per-node", "--gpu-mtbf",

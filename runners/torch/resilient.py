@@ -65,6 +65,7 @@ from ..resilience.protocol import (
     Published,
     Ready,
     Regroup,
+    Reshape,
     Saved,
     Spans,
     StageLosses,
@@ -106,7 +107,7 @@ from .faults import Injection
 from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
-from .layer_shares import LayerShares
+from .layer_shares import LayerShares, smaller_degrees
 from .layout import GroupedTransport, RankLayout
 from .plane import Plane, expect, reach, see_everybody
 from .precision import convert
@@ -138,6 +139,9 @@ class ResilientWorker:
 
     Args:
         task: what to train.
+
+    Attributes:
+        smaller_degrees: the numbers of ranks below the plan's that could share the worker's layers, ascending.
     """
 
     def __init__(self, task: Task) -> None:
@@ -150,6 +154,7 @@ class ResilientWorker:
         self._ties = ties_of(layers)
         self._group = RankGroup(task.degree, task.share)
         self._shares = LayerShares(layers, task.cuts, self._group, self._ties)
+        self.smaller_degrees = smaller_degrees(task, layers)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
         if self._to_fill is not None:
@@ -200,7 +205,7 @@ class ResilientWorker:
         link: CoordinatorLink,
         welcome: Welcome,
         on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None,
-    ) -> End:
+    ) -> End | Reshape:
         """Do what the coordinator says until it says that the job, or this worker's part in it, is over.
 
         Args:
@@ -209,7 +214,7 @@ class ResilientWorker:
             on_stuck: as of `ActivityTimer`, in whose thread it is called; should end this process.
 
         Returns:
-            How it ended.
+            How it ended; or what this process is to become, in another `ResilientWorker`, for it goes on otherwise.
 
         Raises:
             InvalidInputError: the data have shrunk since the checkpoint was saved that the job began with.
@@ -497,7 +502,7 @@ class ResilientWorker:
             self._spans.append,
             self._task.paced,
             self._task.seed,
-            true_slowdown=self._task.worker().slowdown or 1.0,
+            true_slowdown=(self._task.worker().slowdown or 1.0) * self._task.slowed,
             before=self._injection.before,
             executing=self._execute,
             before_sums=self._tell_losses,
