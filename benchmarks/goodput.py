@@ -1,7 +1,7 @@
 """The ledger of goodput: how fast it reads logs.
 
-`python benchmarks/goodput.py [--section speed] [--size 1GB] [-o FILE]`; sections that are not run again stay as they are
-in the file.
+`python benchmarks/goodput.py [--section speed] [--size 1GB] [-o FILE]`; sections that are not run again stay as they
+are in the file.
 
 **speed**: logs of a gigabyte are written to a temporary folder and read by `read_happenings`, each in a process of its
 own: wall time, processor time and the peak of its memory. `iterations` is Megatron's log with a line for each interval
@@ -35,10 +35,10 @@ def iteration_line(number: int) -> bytes:
     """As Megatron-LM writes it, a second an iteration."""
     clock = BEGIN + timedelta(seconds=number)
     return (
-        f" [{clock:%Y-%m-%d %H:%M:%S}] iteration {number:8d}/ 9000000 | consumed samples: {1024 * number:12d} | elapsed "
-        f"time per iteration (ms): {1000 + number % 7:.1f} | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: "
-        "1.491000E-04 | global batch size:  1024 | lm loss: 7.790527E+00 | loss scale: 1.0 | grad norm: 1.234 | number "
-        "of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        f" [{clock:%Y-%m-%d %H:%M:%S}] iteration {number:8d}/ 9000000 | consumed samples: {1024 * number:12d} | "
+        f"elapsed time per iteration (ms): {1000 + number % 7:.1f} | throughput per GPU (TFLOP/s/GPU): 412.3 | "
+        "learning rate: 1.491000E-04 | global batch size:  1024 | lm loss: 7.790527E+00 | loss scale: 1.0 | "
+        "grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     ).encode()
 
 
@@ -56,8 +56,8 @@ def iterations_log() -> Iterator[bytes]:
 def chatty_log() -> Iterator[bytes]:
     """Hardly anything about iterations."""
     chat = b"".join(
-        f"r7i3n0:{30000 + line % 97}:38671 [{line % 8}] NCCL INFO comm 0x1489a8001060 rank {line % 16} nranks 16 cudaDev 3 "
-        "busId 8a000 - Init COMPLETE\n".encode()
+        f"r7i3n0:{30000 + line % 97}:38671 [{line % 8}] NCCL INFO comm 0x1489a8001060 rank {line % 16} nranks 16 "
+        "cudaDev 3 busId 8a000 - Init COMPLETE\n".encode()
         for line in range(3000)
     )
     for number in count(10, 10):
@@ -70,7 +70,8 @@ def bars_log() -> Iterator[bytes]:
         end = "\n" if step % 500 == 499 else "\r"
         yield (
             f"Epoch {step // 500}: {step % 500 // 5:3d}%|{'#' * 20}| {step % 500}/500 [07:58<01:48, 1.36s/it, v_num=, "
-            f"reduced_train_loss=3.090, global_step={step}.0, consumed_samples=1.6e+6, train_step_timing in s=1.360]{end}"
+            f"reduced_train_loss=3.090, global_step={step}.0, consumed_samples=1.6e+6, train_step_timing in s=1.360]"
+            f"{end}"
         ).encode()
 
 
