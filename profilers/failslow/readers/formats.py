@@ -352,7 +352,9 @@ class TorchTitan(LineReader):
     """
 
     NAME: ClassVar[str] = "torchtitan"
-    STEP: ClassVar[re.Pattern[bytes]] = re.compile(rb"(validate )?step:\s*(\d{1,15})\s+loss:.*?\btps:\s*([0-9][0-9,.]{0,30})")
+    STEP: ClassVar[re.Pattern[bytes]] = re.compile(
+        rb"(validate )?step:\s*(\d{1,15})\s+loss:.*?\btps:\s*([0-9][0-9,.]{0,30})"
+    )
     _CLOCK = re.compile(rb"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[,.](\d{3})")
     _START = b"Training starts at step"
 
@@ -434,9 +436,7 @@ class DlLogger(LineReader):
     """DLLogger lines of MLPerf's graph network: `DLL 2024-... - Iteration 10 | ... | iteration_time : 12.3 ms`."""
 
     NAME: ClassVar[str] = "dllogger"
-    _LINE = re.compile(
-        rb"\bDLL\b.*?\bIteration:?\s*(\d{1,15}).*?\biteration_time\s*:\s*" + NUMBER + rb"\s*(ms|us|s)\b"
-    )
+    _LINE = re.compile(rb"\bDLL\b.*?\bIteration:?\s*(\d{1,15}).*?\biteration_time\s*:\s*" + NUMBER + rb"\s*(ms|us|s)\b")
 
     def read(self, line: bytes) -> LineReading | None:
         """The time of the iteration that a line tells of."""

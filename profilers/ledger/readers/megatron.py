@@ -11,7 +11,7 @@ from typing import ClassVar
 from ...failslow.readers.formats import Megatron
 from ...failslow.readers.lines import number_in, rank_of
 from ..clocks import LineClock
-from ..happenings import Happening
+from ..happenings import Happening, HappeningKind
 from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
 
 _SKIPPED = re.compile(rb"number of skipped iterations:\s*(\d{1,9})")
@@ -23,6 +23,13 @@ _DATED = re.compile(rb"\[(.{1,80}?)\] datetime:")
 _INITIALIZED = re.compile(rb"time to initialize megatron \(seconds\):\s*(\d+\.?\d*)")
 _EXITING = re.compile(rb"exiting program (.{0,80})")
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}),")
+
+
+_KINDS: dict[str, HappeningKind] = {
+    "after megatron is initialized": "rendezvous",
+    "after model, optimizer, and learning rate scheduler are built": "init",
+    "after training is done": "end",
+}
 
 
 class MegatronLog(HappeningReader):
@@ -39,11 +46,7 @@ class MegatronLog(HappeningReader):
         Megatron.MARK,
         b"using world size:",
         b"] datetime: ",
-        b"checkpoint from ",
-        b"checkpoint at iteration",
-        b"async checkpoint save",
-        b"-checkpoint ",
-        b"-checkpoint:",
+        b"checkpoint",
         b"log_interval ",
         b"time to initialize megatron",
         b"exiting program ",
@@ -129,10 +132,3 @@ class MegatronLog(HappeningReader):
             yield Happening("init", self.clock.of(line), around.place, float(initialized[1]))
         elif ending := _EXITING.search(line):
             yield Happening("end", self.clock.of(line, anywhere=True), around.place, cause=text_of(ending[1]))
-
-
-_KINDS = {
-    "after megatron is initialized": "rendezvous",
-    "after model, optimizer, and learning rate scheduler are built": "init",
-    "after training is done": "end",
-}
