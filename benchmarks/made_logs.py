@@ -54,8 +54,8 @@ def _broken(told: Told, job: MadeJob) -> Iterator[str]:
     if fault == "hang":
         yield (
             f"[rank5]:[E{_glog(told.time_s)} ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation "
-            "timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 "
-            "milliseconds before timing out."
+            "timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for "
+            "600029 milliseconds before timing out."
         )
     elif fault == "preempted":
         when = stamp(told.time_s, "%Y-%m-%dT%H:%M:%S")
@@ -76,14 +76,19 @@ def _broken(told: Told, job: MadeJob) -> Iterator[str]:
         )
 
 
+def _ranks_ms(took_s: float) -> str:
+    """The fastest and the slowest rank's time, as Megatron's timers have them."""
+    return f"({took_s * 1e3 - 7:.2f}, {took_s * 1e3:.2f})"
+
+
 def _megatron(told: Told, job: MadeJob) -> Iterator[str]:
     day = stamp(told.time_s, "%Y-%m-%d %H:%M:%S")
     match told.kind:
         case "start":
             yield from _start(told, job)
             yield (
-                f"using world size: {job.shape.gpus}, data-parallel size: {job.shape.gpus // 4}, context-parallel size: "
-                "1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2"
+                f"using world size: {job.shape.gpus}, data-parallel size: {job.shape.gpus // 4}, context-parallel "
+                "size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2"
             )
         case "rendezvous":
             yield f"[after megatron is initialized] datetime: {day} "
@@ -93,18 +98,18 @@ def _megatron(told: Told, job: MadeJob) -> Iterator[str]:
             yield f" loading checkpoint from /ckpt at iteration {told.iteration}"
             yield f"  successfully loaded checkpoint from /ckpt [ t 1/2, p 1/2 ] at iteration {told.iteration}"
             yield "(min, max) time across ranks (ms):"
-            yield f"    load-checkpoint ................................: ({told.took_s * 1e3 - 7:.2f}, {told.took_s * 1e3:.2f})"
+            yield f"    load-checkpoint ................................: {_ranks_ms(told.took_s)}"
         case "save":
             yield f"saving checkpoint at iteration {told.iteration:7d} to /ckpt in torch_dist format"
             yield f"  successfully saved checkpoint from iteration {told.iteration:7d} to /ckpt [ t 1/2, p 1/2 ]"
             yield "(min, max) time across ranks (ms):"
-            yield f"    save-checkpoint ................................: ({told.took_s * 1e3 - 7:.2f}, {told.took_s * 1e3:.2f})"
+            yield f"    save-checkpoint ................................: {_ranks_ms(told.took_s)}"
         case "iteration":
             yield (
                 f" [{day}] iteration {told.iteration:8d}/ {TOTAL:7d} | consumed samples: {told.iteration * 256:12d} | "
-                f"elapsed time per iteration (ms): {told.took_s * 1e3:.1f} | learning rate: 1.5E-04 | global batch size:   "
-                "256 | lm loss: 2.41E+00 | loss scale: 1.0 | grad norm: 0.31 | number of skipped iterations:   0 | number "
-                "of nan iterations:   0 |"
+                f"elapsed time per iteration (ms): {told.took_s * 1e3:.1f} | learning rate: 1.5E-04 | global batch "
+                "size:   256 | lm loss: 2.41E+00 | loss scale: 1.0 | grad norm: 0.31 | number of skipped iterations:   "
+                "0 | number of nan iterations:   0 |"
             )
         case "end":
             yield f"[after training is done] datetime: {day} "
@@ -120,12 +125,15 @@ def _torchtitan(told: Told, job: MadeJob) -> Iterator[str]:
             yield from _start(told, job)
             yield f"{head}Starting job: Llama 3 8B training"
         case "rendezvous":
-            yield f"{head}Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard={job.shape.gpus // 2}, cp=1, tp=1"
+            shard = job.shape.gpus // 2
+            yield f"{head}Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard={shard}, cp=1, tp=1"
         case "load":
             yield f"{head}Loading the checkpoint from outputs/checkpoint/step-{told.iteration}."
             yield f"{head}Finished loading the checkpoint in {told.took_s:.2f} seconds."
+            yield f"{head}Training starts at step {told.iteration + 1}"
         case "init":
-            pass
+            if told.iteration == 0:
+                yield f"{head}Training starts at step 1"
         case "save":
             yield f"{head}Finished saving the checkpoint (or staging if async is enabled)in {told.took_s:.2f} seconds."
         case "iteration":
@@ -158,7 +166,7 @@ def _deepspeed(told: Told, job: MadeJob) -> Iterator[str]:
             yield f"{begun} [logging.py:96:log_dist] [Rank 0] [Torch] Checkpoint {tag} is about to be saved!"
             yield f"{head} [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint {tag} is ready now!"
         case "iteration":
-            yield f"{head} [logging.py:96:log_dist] [Rank 0] step={told.iteration}, skipped=0, lr=[1e-4], mom=[(0.9, 0.999)]"
+            yield f"{head} [logging.py:96:log_dist] [Rank 0] step={told.iteration}, skipped=0, lr=[1e-4], mom=[0.9]"
             yield f"steps: {told.iteration} loss: 2.4100 iter time (s): {told.took_s:.3f} samples/sec: 61.200"
         case "end":
             yield f"{head} [launch.py:347:main] Process 4711 exits successfully."
