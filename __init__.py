@@ -33,15 +33,17 @@ if TYPE_CHECKING:
     from .profilers.analytic.estimate import profile_analytic as profile_analytic
     from .profilers.comparing import compare as _compare
     from .profilers.detecting import detect_files as detect_files
+    from .profilers.doctor.diagnose import KnownFacts as KnownFacts
+    from .profilers.doctor.diagnose import doctor as doctor
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
     from .profilers.ledger.goodput import goodput as goodput
     from .replaying import replay as replay
+    from .runners.foreign import export_plan as export_plan
     from .runners.processes import main as main
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
     from .runners.torch.runner import PlanRunner as PlanRunner
-    from .runners.torch_csv import to_torch_csv as _to_torch_csv
     from .runners.traces.read import TraceOptions as TraceOptions
     from .runners.traces.verbs import trace_convert as trace_convert
     from .runners.traces.verbs import trace_generate as trace_generate
@@ -85,7 +87,6 @@ if TYPE_CHECKING:
     Coordinator = _Server
     detect = _track
     diff = _diff_plans
-    export_plan = _to_torch_csv
     profile_compare = _compare
     schema = _shipped_schema
     verify = _check_plan
@@ -99,6 +100,7 @@ _PLACES = {
     "Coordinator": "runners.resilience.server:Server",
     "GoodputLedger": "schemas.ledger",
     "JobConfig": "runners.training",
+    "KnownFacts": "profilers.doctor.diagnose",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -120,10 +122,11 @@ _PLACES = {
     "detect": "profilers.failslow.tracker:track",
     "detect_files": "profilers.detecting",
     "diff": "viz.diff:diff_plans",
+    "doctor": "profilers.doctor.diagnose",
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_checkpoint": "exporting",
-    "export_plan": "runners.torch_csv:to_torch_csv",
+    "export_plan": "runners.foreign:export_plan",
     "figure": "wiring",
     "goodput": "profilers.ledger.goodput",
     "import_plan": "wiring",

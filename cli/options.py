@@ -549,7 +549,7 @@ class TrainingOptions(TrainingConfig):
             "--shard-optimizer/--no-shard-optimizer",
             show_default=False,
             help="Peers share the optimizer's state, each part of it on two of them, which saves memory with three "
-            "peers or more (not with muon). By default where the plan counts on it.",
+            "peers or more (not with muon). By default where it does so, or the plan counts on it.",
         ),
     ] = None
     script: Annotated[
@@ -674,10 +674,19 @@ class LeadOptions(AnswerOptions):
         list[str] | None,
         typer.Option(
             "--log-to",
-            metavar="KIND:PATH",
-            help="tensorboard:FOLDER: losses, norms and times for TensorBoard; jsonl:FILE: as --metrics. Repeatable.",
+            metavar="KIND:TARGET",
+            help="tensorboard:FOLDER; prometheus:[HOST:]PORT or prometheus:FILE.prom; otlp:URL; "
+            "jsonl:FILE, as --metrics. Repeatable.",
         ),
         Writes("JSON lines", files=json_files),
+    ] = None
+    page: Annotated[
+        str | None,
+        typer.Option(
+            "--page",
+            metavar="[HOST:]PORT",
+            help="Serve a live page of the job here: on loopback unless a host is named, to whoever has its token.",
+        ),
     ] = None
     tp_across: Annotated[
         bool,

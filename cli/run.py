@@ -157,7 +157,13 @@ def _report(
         tokens = plan.total_microbatches() * training.microbatch_size * training.sequence_length
     facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
     return RunReport(
-        facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to, logs=logs
+        facts,
+        as_json=common.as_json,
+        quiet=common.quiet,
+        metrics=how.metrics,
+        log_to=how.log_to,
+        logs=logs,
+        page=how.page,
     )
 
 

@@ -30,6 +30,7 @@ from .console import SETTINGS
 from .learning_curve import LearningCurve
 
 if TYPE_CHECKING:
+    from ..runners.live_page import LivePage
     from ..runners.resilience.announcements import (
         Announcement,
         EpochBegun,
@@ -440,6 +441,7 @@ class RunReport:
         metrics: append the JSON lines to this file too, each as soon as it is said.
         log_to: other logs, such as `tensorboard:FOLDER`.
         logs: further ones.
+        page: serve a live page here, `PORT` or `HOST:PORT`, and say where it is.
         live: whether text is a live view; by default on a terminal, and not in CI.
         now: seconds since 1970.
 
@@ -456,6 +458,7 @@ class RunReport:
         metrics: str | Path | None = None,
         log_to: Iterable[str] | None = None,
         logs: Iterable[LogWriter] = (),
+        page: str | None = None,
         live: bool | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -463,6 +466,8 @@ class RunReport:
         self._as_json, self._quiet = as_json, quiet
         self._logs: list[LogWriter] = [] if metrics is None else [JsonLinesLog(Path(metrics))]
         self._logs += [*log_writers(log_to), *logs]
+        self._page = None if page is None else _live_page(page, facts)
+        self._logs += [] if self._page is None else [self._page]
         self._now = now
         self._lines, self._elsewhere = sys.stdout, ExitStack()
         is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
@@ -470,6 +475,12 @@ class RunReport:
 
     def report(self, what: "Announcement") -> None:
         """Say one announcement; at the run's end the live view stays, with its last state."""
+        from ..runners.resilience.announcements import OperationsTimed  # late: `--help` needs none of it
+
+        if isinstance(what, OperationsTimed):
+            if self._page is not None:
+                self._page.take(what.place, what.spans)
+            return
         now_s = self._now()
         said, words = self._story.tell(what, now_s)
         if said["event"] == "pace":  # the view shows it, and the end says it
@@ -517,6 +528,15 @@ class RunReport:
     ) -> None:
         self.close()
         self._elsewhere.close()
+
+
+def _live_page(target: str, facts: RunFacts) -> "LivePage":
+    from ..runners.live_page import LivePage  # late: it loads a server
+    from ..viz.live import live_html
+
+    page = LivePage(target, live_html(facts.plan, facts.model or None, facts.tokens or None))
+    remark(f"live page: {page.url}")
+    return page
 
 
 @contextmanager

@@ -362,6 +362,7 @@ def document_kinds() -> "dict[str, type[Document]]":
     from .atlas import Atlas
     from .checkpoint import Checkpoint
     from .detection import Detection
+    from .diagnosis import Diagnosis
     from .ledger import GoodputLedger
     from .plan import Plan
     from .profile import Profile
@@ -372,8 +373,8 @@ def document_kinds() -> "dict[str, type[Document]]":
     from .trace import Trace
 
     kinds: list[type[Document]] = [
-        Atlas, Checkpoint, Detection, GoodputLedger, Plan, Profile, ReplayReport, Report, Resumption, Templates,
-        Timeline, Trace,
+        Atlas, Checkpoint, Detection, Diagnosis, GoodputLedger, Plan, Profile, ReplayReport, Report, Resumption,
+        Templates, Timeline, Trace,
     ]  # fmt: skip
     return {kind.FORMAT.removeprefix("rtk."): kind for kind in kinds}
 

@@ -15,7 +15,7 @@ from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
 from .facts import Drawable, LabelledColumns, title_of
-from .style import PICTURE_ENDINGS, STILL_ENDINGS
+from .style import PERFETTO_ENDINGS, PICTURE_ENDINGS, STILL_ENDINGS, TRACE_ENDINGS
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -37,6 +37,7 @@ class Drawing:
         charts: text for a terminal of so many columns.
         plotly: a page with plotly in it, by its title; None: there is none.
         title: what they are; empty: nothing better than their files' names.
+        packets: the pieces of a Perfetto trace; None: there is none, and `trace` says so.
     """
 
     html: Callable[[str], str]
@@ -45,12 +46,14 @@ class Drawing:
     charts: "Callable[[int], list[Text]]"
     plotly: Callable[[str], str] | None = None
     title: str = ""
+    packets: Callable[[], Iterator[bytes]] | None = None
 
 
 def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawing:
     """Gantt charts of timelines: all over each other, in a terminal one each."""
     from .chrome import trace_pieces
     from .gantt import gantt_html
+    from .perfetto import perfetto_pieces
 
     timelines = labelled(documents, names)
 
@@ -76,6 +79,7 @@ def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawin
         charts,
         plotly,
         title_of(timelines),
+        lambda: perfetto_pieces(timelines),
     )
 
 
@@ -158,7 +162,7 @@ def _of_ledgers(documents: Sequence[GoodputLedger], names: Sequence[str]) -> Dra
 
 
 def _no_trace(what: str, fix: str) -> Iterator[str]:
-    raise InvalidInputError(what, where="--json, or an output in .json", fix=fix)
+    raise InvalidInputError(what, where=f"--json, or an output in {', '.join(TRACE_ENDINGS)}", fix=fix)
 
 
 class Painter(NamedTuple):
@@ -205,7 +209,8 @@ def drawn(drawing: Drawing, title: str, ending: str, by_plotly: bool = False) ->
     Args:
         drawing: what to draw.
         title: of the picture.
-        ending: of the file's name: `.html`, `.svg`, `.png`, `.pdf`, or `.json` for a Chrome trace.
+        ending: of the file's name: `.html`, `.svg`, `.png`, `.pdf`, `.json` for a Chrome trace, `.perfetto-trace` or
+            `.pftrace` for a Perfetto trace.
         by_plotly: make a page with plotly in it.
 
     Raises:
@@ -221,6 +226,8 @@ def drawn(drawing: Drawing, title: str, ending: str, by_plotly: bool = False) ->
         return iter((drawing.html(title).encode(),))
     if ending in STILL_ENDINGS:
         return iter((drawing.picture(title).data(ending),))
+    if ending in PERFETTO_ENDINGS and drawing.packets is not None:
+        return drawing.packets()
     return _in_blocks(drawing.trace())
 
 

@@ -217,6 +217,7 @@ def _steps(
     fields = (own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), stages)
     microbatches: list[_Held] = list(zip(*fields, strict=True))
     in_vain = {one for one, is_lost in zip(microbatches, lost[rows].tolist(), strict=True) if is_lost}
+    each = [(whole[one.stage], stashed[one.stage], one.activation_bytes, one.weight_stash_bytes) for one in sizes]
     nobody = -1, -1, -1, False, sizes[0].stage
     changes = [(event.time_s, "drop", nobody) for event in columns.events if event.kind == "epoch"]
     changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
@@ -237,10 +238,7 @@ def _steps(
             here.add(microbatch)
         elif kind == "I" and was_whole and not microbatch[3]:
             left.add(microbatch)
-        held_bytes = sum(
-            len(whole[memory.stage]) * memory.activation_bytes + len(stashed[memory.stage]) * memory.weight_stash_bytes
-            for memory in sizes
-        )
+        held_bytes = sum(len(full) * full_bytes + len(rest) * rest_bytes for full, rest, full_bytes, rest_bytes in each)
         points.append((time_s, held_bytes))
     return tuple(points)
 

@@ -644,6 +644,26 @@ class JobRestarting(Announcement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobRolledBack(Announcement):
+    """State is lost, for this `reason`; everybody loads the checkpoint `path`, and `iteration` is the next to run."""
+
+    event = "rollback"
+
+    reason: str
+    path: str
+
+    @property
+    def is_bad(self) -> bool:
+        """What was done since then is to be done again."""
+        return True
+
+    @property
+    def sentence(self) -> str:
+        """Why, and what is done again."""
+        return f"{self.reason}; all go back to iteration {self.iteration}: {self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PaceExplained(Announcement):
     """Iterations take longer, or less long, than planned, and why; JSON lines have it in `end` only.
 
@@ -658,6 +678,21 @@ class PaceExplained(Announcement):
     planned_s: float
     measured_s: float
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationsTimed(Announcement):
+    """What the worker at `place` has executed since it last said so: for live pages, JSON lines have none of it.
+
+    Attributes:
+        spans: operations, start and end in s by the coordinator's clock, and iterations.
+    """
+
+    event = "spans"
+    is_drawn = False
+
+    place: str
+    spans: tuple[tuple[str, float, float, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ from .announcements import (
     JobEnded,
     JobRestarting,
     JobStarted,
+    OperationsTimed,
     timeline_events,
 )
 from .conditions import Crowding
@@ -61,7 +62,7 @@ Adviser = Callable[[Plan, JobConfig], JobAdvice]
 TWICE_S = 0.3
 
 # What another coordinator of the same job may have otherwise.
-OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to")
+OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to", "page")
 
 
 class JobController:
@@ -149,7 +150,7 @@ class JobController:
             resume=lambda *what: self._advice.resume(*what),  # late, too
             welcome=self._welcome,
             announce=note,
-            on_spans=self._take_spans,
+            on_spans=partial(self._take_spans, announce),
             monitor=self._crowding or monitor,
             log=lambda line: print(line, file=sys.stderr),
         )
@@ -258,11 +259,16 @@ class JobController:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.events, hello))
         # All ranks of a worker compute in step: the first one tells for all.
-        wants_spans = hello.rank == 0 and (self.how.timeline is not None or self._follower.can_follow)
+        is_shown = self.how.timeline is not None or self.how.page is not None
+        wants_spans = hello.rank == 0 and (is_shown or self._follower.can_follow)
         return Welcome(1.0, 0.0, "", spans=wants_spans, inject=events, data=self.job.data)
 
-    def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
+    def _take_spans(
+        self, announce: Announcements, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]
+    ) -> None:
         self._follower.take(place, spans)
+        if self.how.page is not None:
+            announce(OperationsTimed(place=place, spans=spans))
         if self.how.timeline is not None:
             self._spans.extend((place, *span) for span in spans)
 

@@ -25,6 +25,7 @@ from .protocol import (
     Ready,
     Saved,
     StandingTold,
+    StateLost,
     Suspect,
     Vote,
     Whereabouts,
@@ -56,7 +57,7 @@ class Lost:
 
 
 # What a worker says that the rules hear; the server has answers of its own to the rest.
-Heard = Ready | Vote | StandingTold | LossesTold | Suspect | Whereabouts | Leaving | Saved | Published
+Heard = Ready | StateLost | Vote | StandingTold | LossesTold | Suspect | Whereabouts | Leaving | Saved | Published
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,6 +275,8 @@ class Epoch:
         evaluate: what was trained is to be evaluated, and voted on as `iteration`, which comes after the last.
         rest: what is left of the first iteration, where some of it is done; None: all of it, and what there is of it
             is dropped.
+        givers: workers that have no seat any more and hold a part of a sharded optimizer's state: they send what others
+            need of it, as ranks after those of the seats, and then wait like all without a seat.
     """
 
     epoch: Index
@@ -296,9 +298,15 @@ class Epoch:
     waits: bool = False
     evaluate: bool = False
     rest: Rest | None = None
+    givers: tuple[RankAssignment, ...] = ()
     kind: Literal["epoch"] = "epoch"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def present(self) -> tuple[RankAssignment, ...]:
+        """All who meet, by rank."""
+        return (*self.seats, *self.givers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +433,20 @@ class Ready:
 # A micro-batch's number, the sum that is its loss, and what it is a sum of; the sum is None where it is not finite.
 MicrobatchLoss = tuple[int, float | None, float]
 StageLosses = tuple[Layers, tuple[MicrobatchLoss, ...]]  # those of some layers that a worker holds, or did
+
+
+@dataclass(frozen=True, slots=True)
+class StateLost:
+    """A worker of an epoch knows that nobody in it has the optimizer's state of a part of some layers, ascending.
+
+    It waits for another epoch, which nobody needs what is lost for. Instead of `Ready`.
+    """
+
+    epoch: Index
+    layers: tuple[Index, ...]
+    kind: Literal["state-lost"] = "state-lost"
+
+    __pydantic_config__ = STRICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,11 +611,10 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker found something wrong that concerns the whole job, and ends; wrong input `ends_job` in any case."""
+    """A worker found something wrong that concerns the whole job, and ends."""
 
     exit_code: Index
     message: str
-    ends_job: bool = False
     kind: Literal["failed"] = "failed"
 
     __pydantic_config__ = STRICT
@@ -632,6 +653,7 @@ FromWorker = (
     | Dead
     | Beat
     | Ready
+    | StateLost
     | Vote
     | StandingTold
     | LossesTold

@@ -32,7 +32,7 @@ from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Layers, Plan, name_of, place_of
+from ...schemas.plan import Plan, name_of, place_of
 from ...schemas.protocols import Hand
 from . import announcements as said
 from .announcements import Announcement, announcements_of
@@ -67,6 +67,7 @@ from .membership import (
     VoteCounter,
     coming,
     copies,
+    givers,
     held_by,
     layers_at,
     layers_of,
@@ -77,6 +78,7 @@ from .membership import (
     refusal_of_double,
     savers,
     seats_of,
+    state_lost,
     stranger_to,
 )
 from .progress import FAILED, FUTILE_EPOCHS, HUNG, INTERRUPTED, SPLIT, UNEXPLAINED, Judgement, Standstill
@@ -97,6 +99,7 @@ from .protocol import (
     Saved,
     Saver,
     StandingTold,
+    StateLost,
     StepTerms,
     Suspect,
     Vote,
@@ -249,6 +252,7 @@ class CoordinatorRules:
 
     def _lose(self, connection: int, reason: str) -> None:
         newcomer = self.newcomers.pop(connection, None)
+        self._must_reform = self._must_reform or (newcomer is not None and newcomer.holds is not None)
         if newcomer is not None and self.phase == "running":
             self._announce(said.WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
         member = self._by_connection.get(connection)
@@ -326,6 +330,8 @@ class CoordinatorRules:
                 self._commit_what_is_complete()
             case Ready() as ready:
                 self._note_ready(member, ready)
+            case StateLost(epoch, layers) if epoch == self.epoch and self.phase == "running":
+                self._roll_back(layers)
             case Suspect() as suspect if suspect.epoch == self.epoch:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
@@ -351,6 +357,8 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
+        if self._checksums.covers(self._seats.values()):  # they have what givers had
+            self.newcomers = {number: replace(one, holds=None) for number, one in self.newcomers.items()}
         wrong = self._checksums.contradiction(member.name, self._epoch_message.nothing_committed)
         if wrong is not None and self.phase == "running":
             self._halt(*wrong)
@@ -467,7 +475,8 @@ class CoordinatorRules:
         while not (self._is_void or self._is_done) and self._tally.is_complete(self.committed + 1, self._seats):
             iteration = self.committed + 1
             if iteration == self.job.iterations:
-                self._end_evaluation(iteration)
+                self._tell_evaluation(iteration)  # of what was trained
+                self._wants_evaluation = False
                 return
             wrong, terms = self._tally.miscount(iteration), self._tally.terms(iteration, self._taken)
             if wrong is not None:
@@ -498,18 +507,31 @@ class CoordinatorRules:
         self._must_reform = self._is_void = True
         self._chronicle.change.note(reason, self._now_s)
 
+    def _roll_back(self, layers: tuple[int, ...]) -> None:
+        """Of an optimizer's state a part is in the last checkpoint only: all begin anew from that, if there is one."""
+        self._checkpoints.give_up("the job goes back to the one before")
+        reason, job = state_lost(layers), self._checkpoints.job
+        if job is None:
+            self._end = End(FAILED, f"{reason}, and there is no checkpoint to go back to")
+            self._finish()
+            return
+        self._announce(said.JobRolledBack(reason=reason, path=job.resume or ""), job.first_iteration)
+        self.job, self.committed, self._taken = job, job.first_iteration - 1, job.taken or 0
+        self._terms, self._was_skipped, self._redone = None, False, job.first_iteration
+        self.epoch += 1  # what is said of the one under way counts no more
+        self._inventory = Inventory()
+        self._go_back(reason)
+
     def _commit(self, iteration: int, terms: StepTerms) -> None:
         self.committed, self._terms = iteration, terms
         self._standstill.commit(self._now_s)
         self._was_skipped = not self._tally.is_finite(iteration)
         self._taken += not self._was_skipped
-        loss, evaluation_s = self._tally.loss(iteration), self._tell_evaluation(iteration)
-        learning_rate = self._tally.learning_rate(iteration)
-        self._tally.forget(iteration)
+        evaluation_s = self._tell_evaluation(iteration)
         self._inventory.losses.commit(iteration)
         self._circumstances.examinations.commit()
         self._set_last(iteration)
-        if self._was_skipped and self._is_staggered:
+        if self._was_skipped and self.plan.optimizer == "staggered":
             self._go_back(f"a gradient of iteration {iteration} is not finite")
         due = self._savers_now(iteration)
         self._commit_message = Commit(
@@ -524,16 +546,8 @@ class CoordinatorRules:
         )
         self._tell_all(self._commit_message)
         time_s, recovery = self._chronicle.note_commit(self._now_s, evaluation_s)
-        committed = said.IterationCommitted(
-            loss=loss,
-            iteration_time_s=time_s,
-            live_workers=len(self._seats),
-            skipped=self._was_skipped,
-            count=terms.count,
-            grad_norm=terms.norm,
-            learning_rate=learning_rate,
-        )
-        self._announce(committed, iteration)
+        self._announce(self._tally.committed(iteration, terms, time_s, len(self._seats)), iteration)
+        self._tally.forget(iteration)
         if recovery is not None:
             self._announce(recovery, iteration)
 
@@ -545,11 +559,6 @@ class CoordinatorRules:
             self._announce(said.ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
         return seconds
 
-    def _end_evaluation(self, iteration: int) -> None:
-        """What was trained is evaluated."""
-        self._tell_evaluation(iteration)
-        self._wants_evaluation = False
-
     @property
     def _must_evaluate(self) -> bool:
         """Whether what was trained is yet to be evaluated, all iterations being committed."""
@@ -560,18 +569,14 @@ class CoordinatorRules:
         """Whether there is nothing left to do but to save."""
         return self.committed >= self.job.iterations - 1 and not self._must_evaluate
 
-    @property
-    def _wants_examination(self) -> bool:
-        """Whether members are under suspicion and have not been examined yet."""
-        return bool(self._circumstances.examinations.wanted(self.members))
-
     def _set_last(self, iteration: int) -> None:
         if self._stops_after is not None:
             self._last = iteration
         if self._is_draining or self._stops_after is not None:
             return
-        boundary = iteration + 1 if self._is_staggered else iteration
-        is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready() or self._wants_examination
+        boundary = iteration + (self.plan.optimizer == "staggered")
+        suspects = self._circumstances.examinations.wanted(self.members)
+        is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready() or suspects
         if is_wanted and boundary < self.job.iterations - 1:
             self._is_draining, self._last = True, boundary
 
@@ -698,7 +703,7 @@ class CoordinatorRules:
         newcomers = {hand.worker for hand in crew if hand.place is None}
         if lost:
             if at_once:
-                self._halt_without(lost)
+                self._halt(f"nobody is left who holds {print_layers(lost)}")
         elif answer is None and at_once and self._is_only_examined(crew):
             assert self._epoch_message is not None
             self._begin_epoch(self._epoch_message.plan, dict(self._seats))
@@ -729,9 +734,8 @@ class CoordinatorRules:
     def _is_only_examined(self, crew: Crew) -> bool:
         """Whether members are to be examined, and nothing else is a reason for another plan."""
         is_otherwise = self._must_reform or self._circumstances.have_changed
-        return (
-            self._wants_examination and not is_otherwise and [hand.worker for hand in crew] == [*self._seats.values()]
-        )
+        suspects = self._circumstances.examinations.wanted(self.members)
+        return bool(suspects) and not is_otherwise and [hand.worker for hand in crew] == [*self._seats.values()]
 
     def _keep_if_it_serves(self, crew: Crew, answer: Planned) -> None:
         """Reckon with things as they are where nothing is to be changed for them."""
@@ -746,12 +750,9 @@ class CoordinatorRules:
     def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
         lost = missing_layers(self._layers, held_by(hand for hand in crew if hand.worker in seats.values()))
         if lost:
-            self._halt_without(lost)
+            self._halt(f"nobody is left who holds {print_layers(lost)}")
         elif (left := self._what_is_left(crew, plan, seats)) is not None:
             self._begin_epoch(plan, seats, left)
-
-    def _halt_without(self, lost: tuple[Layers, ...]) -> None:
-        self._halt(f"nobody is left who holds {print_layers(lost)}")
 
     def _crew(self) -> Crew:
         """Who will be there: those who stay, by their places, and newcomers whose time has come."""
@@ -876,6 +877,7 @@ class CoordinatorRules:
             waits=self._unforeseen == self.committed + 1,
             evaluate=self._must_evaluate,
             rest=left.rest,
+            givers=() if self._nothing_committed else givers(self.newcomers.values()),
         )
         self._chronicle.reach("epoch", self._now_s)
         self._tell_all(self._epoch_message)
@@ -892,7 +894,8 @@ class CoordinatorRules:
         for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
-            self.newcomers[member.connection] = member.unseated(self._now_s)
+            gives = self._is_sharded and not self._nothing_committed
+            self.newcomers[member.connection] = member.unseated(self._now_s, gives)
             self._announce(said.WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
@@ -923,10 +926,6 @@ class CoordinatorRules:
     @property
     def _nothing_committed(self) -> bool:
         return self.committed < self.job.first_iteration
-
-    @property
-    def _is_staggered(self) -> bool:
-        return self.plan.optimizer == "staggered"
 
     # The end
 

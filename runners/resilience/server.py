@@ -449,10 +449,10 @@ class Server:
     def _fail(self, member: LineConnection, failed: Failed) -> None:
         gave_up = WorkerGaveUp(worker=member.worker, exit_code=failed.exit_code, message=failed.message)
         self._call(self._around.announce, gave_up)
-        is_of_all = failed.exit_code == InvalidInputError.exit_code or failed.ends_job
+        is_of_all = failed.exit_code == InvalidInputError.exit_code
         if is_of_all and (member.number in self._placed or not self._placed):
-            # Wrong input is as wrong for all others, and state that is lost is lost for them; no plan without this
-            # worker would help. Of one that comes to a job that goes well it is wrong there only.
+            # It is as wrong for all others, and no plan without this worker would help. Of one that comes to a job that
+            # goes well it is wrong there only.
             self._forget(member)
             self._end_for_all(Finished(failed.exit_code, failed.message))
         else:

@@ -44,6 +44,7 @@ from .protocol import (
     Regroup,
     Saved,
     StandingTold,
+    StateLost,
     Suspect,
     Vote,
     Whereabouts,
@@ -201,10 +202,6 @@ class UnitGate:
         if chosen is None:
             return
         unit = self._unit(chosen)
-        replaced = tuple(one.hello.rank for one in chosen if not one.entered)
-        if 0 < len(replaced) < len(chosen):
-            lacking = tuple(one.hello.rank for one in chosen if not one.has_state(self._rules.committed))
-            self._announce(RanksReplaced(worker=worker, ranks=replaced, lacking=lacking))
         yield Arrived(self._now_s, unit.number, worker_hello([one.hello for one in chosen]))
 
     def _chosen(self, worker: str) -> tuple[RankProcess, ...] | None:
@@ -386,6 +383,8 @@ class UnitGate:
         match message:
             case Published() | LossesTold():
                 return [message] if rank == 0 else []
+            case StateLost():
+                return [message]  # of its own slices
             case Leaving():
                 return [message] if sum(one.is_leaving for one in unit.processes) == 1 else []
             case Suspect(epoch=epoch):
@@ -451,10 +450,19 @@ class UnitGate:
         if tell.connection >= 0:
             self._out.append(Tell(tell.connection, message))
         elif unit is not None:
+            if isinstance(message, Epoch):
+                self._tell_of_replaced(unit)
             for one in self._addressed(unit, message):
                 self._tell_process(one, message)
         if isinstance(message, Epoch | Regroup | Halt):
             self._tell_orphans(message)
+
+    def _tell_of_replaced(self, unit: WorkerUnit) -> None:
+        """Before a worker hears of an epoch: where it is the first one of some of its ranks only, it is whole again."""
+        replaced = tuple(one.hello.rank for one in unit.processes if not one.entered)
+        if self._is_seated(unit) and 0 < len(replaced) < len(unit.processes):
+            lacking = tuple(one.hello.rank for one in unit.processes if not one.has_state(self._rules.committed))
+            self._announce(RanksReplaced(worker=unit.worker, ranks=replaced, lacking=lacking))
 
     def _addressed(self, unit: WorkerUnit, message: FromCoordinator) -> Sequence[RankProcess]:
         """Whom of a worker's ranks a message is for."""

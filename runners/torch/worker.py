@@ -26,7 +26,6 @@ from ..resilience.worker_rules import Turn
 from ..training import NOT_BEFORE
 from .data.provider import Provider
 from .rendezvous import MeetingPlace
-from .resharding import StateLostError
 from .resilient import ResilientWorker
 from .task import Task
 
@@ -104,9 +103,8 @@ def _give_up(
     *,
     is_new: bool = False,
 ) -> NoReturn:
-    """End with an error; where what is trained is wrong, or lost, the coordinator hears of it, and ends the job."""
-    is_lost = isinstance(error, StateLostError)
-    wrong = error if isinstance(error, InvalidInputError | StateLostError) else explain(error)
+    """End with an error; where what is trained is wrong, the coordinator hears of it, and ends the job."""
+    wrong = error if isinstance(error, InvalidInputError) else explain(error)
     if wrong is None:
         raise error
     # One that is gone has ended the job for the same reason; one that does not let us in will not hear of it.
@@ -116,7 +114,7 @@ def _give_up(
                 link.start()
         except InvalidInputError:
             raise wrong from error
-        link.send(Failed(wrong.exit_code, str(wrong), ends_job=is_lost))
+        link.send(Failed(wrong.exit_code, str(wrong)))
     link.close()
     _end(wrong, error)
 

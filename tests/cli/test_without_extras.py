@@ -62,6 +62,7 @@ USES: dict[str, tuple[list[str], str | None]] = {
     "probe": (["--processes", "2"], "torch"),
     "detect": (["train.log"], None),
     "goodput": (["train.log", "-o", "ledger.json"], None),
+    "doctor": (["--torchrun", "torchrun --nnodes 2 train.py"], None),
     "verify": (["plan.json"], None),
     "explain": (["plan.json"], None),
     "viz": (["plan.json", "-o", "plan.svg"], None),

@@ -1,7 +1,7 @@
 """Jobs whose peers share the optimizer's state: whoever is lost and comes, they train what one process trains."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,17 @@ from torch import nn
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import language_model_loss
+from rtk.runners.resilience.protocol import Job
 from rtk.runners.torch.gathering import Gathering
-from rtk.runners.torch.resharding import Shards, StateLostError
+from rtk.runners.torch.resharding import Shards
 from rtk.runners.torch.resilient import ResilientWorker
 from rtk.runners.torch.stage_blocks import StageBlocks
 from rtk.runners.training import JobConfig
 from rtk.schemas import blocks
 from rtk.schemas.blocks import BlockId, split_piece
+from rtk.schemas.conditions import Conditions
+from rtk.schemas.plan import Plan
+from rtk.schemas.protocols import Hand, Replanned
 
 from .processes import ProcessJob, single_process
 from .ranked import RankedJob
@@ -110,12 +114,16 @@ def blocks_of(worker: ResilientWorker) -> StageBlocks:
     return worker.held.blocks
 
 
-def check(job: ThreadJob, iterations: int, microbatches: int, clip_norm: float | None = None) -> None:
-    """The job ends well, with what one process trains."""
+def check(
+    job: ThreadJob, iterations: int, microbatches: int, clip_norm: float | None = None, waiting: Sequence[str] = ()
+) -> None:
+    """The job ends well, with what one process trains; some wait for a place, and hold nothing that counts."""
     finished = job.run()
     assert finished.exit_code == 0, finished.reason
     losses, parameters = alone(iterations, microbatches, clip_norm)
     assert job.losses() == pytest.approx(losses, rel=0, abs=1e-12)
+    for name in waiting:
+        del job.workers[name]
     check_state(job, parameters)
 
 
@@ -164,6 +172,41 @@ def test_unlike_pipelines_share_what_several_hold() -> None:
     check(shared(unlike_job(unlike(7, 1, 2, 7), 10, ("0/0", 3), ("1/0", 6))), 10, 7)
 
 
+def unseating_job(deaths: set[tuple[str, int]]) -> ThreadJob:
+    """Eight iterations of 2 stages and 4 pipelines: when 1/0 is dead, 2/0 and 3/0 lose their seats as well, until
+    another one is dead."""
+    plan = slipstream("adaptive", 2, 4)
+    without = frozenset({(1, 0), (2, 0), (3, 0)})
+
+    def replan(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
+        names = {hand.worker for hand in crew}
+        dead = {(k, i) for k in range(4) for i in range(2) if f"{k}/{i}" not in names}
+        found = slipstream("adaptive", 2, 4, frozenset(dead | without if dead == {(1, 0)} else dead))
+        return Replanned(found, tuple((one.name, one.place) for one in found.live_workers()))
+
+    return ThreadJob(plan, Job(plan, 8), replan, deaths)
+
+
+def test_who_loses_its_seat_gives_what_it_holds() -> None:
+    """Of four peers, of whom each has half of the blocks, one dies and two have no place in the next plan: these send
+    the last one what it lacks, before they let go."""
+    job = shared(unseating_job({("1/0", 3)}))
+    check(job, 8, 8, waiting=("2/0", "3/0"))
+    assert sorted(one["worker"] for one in job.events("wait")) == ["2/0", "3/0"]
+    assert not job.events("rollback")
+    assert len(blocks_of(job.workers["0/0"]).held) == len(blocks_of(job.workers["0/0"]).sizes)
+
+
+def test_who_loses_its_seat_may_have_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker dies in the epoch that two give their state in: they have their seats again, with all they had."""
+    moment = Moment(monkeypatch, Shards, "meet")
+    moment.die("3/1", 2)
+    job = shared(unseating_job({("1/0", 3)}))
+    check(job, 8, 8)
+    assert {one["worker"] for one in job.events("failure")} == {"1/0", "3/1"}
+    assert not job.events("rollback")
+
+
 class Moment:
     """Of calls of a method, by which worker and at which of them something else is done."""
 
@@ -206,12 +249,32 @@ def test_a_death_in_the_midst_of_what_is_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_both_holders_lost_at_once() -> None:
-    """The job ends, and says of which layers the state is lost."""
-    job = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3)))
-    finished = job.begin()
-    finished.join(60)
-    assert any(isinstance(one, StateLostError) and " is lost: " in one.what for one in job.failures), job.failures
-    assert not finished.is_alive()
+    """Without a checkpoint the job ends, and says of which layers the state is lost, and which option keeps it."""
+    finished = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3))).run()
+    assert finished.exit_code == 5
+    assert "is lost: of a part of it both workers that held it are gone" in finished.reason
+    assert finished.reason.startswith("the optimizer's state of layers 1")
+    assert "--no-shard-optimizer" in finished.reason
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "staggered"])
+def test_both_holders_lost_at_once_after_a_checkpoint(technique: str, tmp_path: Path) -> None:
+    """All go back to the last one by themselves, twice, and train what one process trains; a newcomer is as welcome."""
+    deaths = ("1/0", 4), ("2/0", 4), ("3/0", 9), ("4/0", 9)
+    how = {"checkpoint": str(tmp_path), "checkpoint_every": 3}
+    job = shared(job_of(slipstream(technique, 1, 6), 13, *deaths, **how), clip_norm=0.5)
+    job.start("1/0", not_before=11)
+    finished = job.run()
+    assert finished.exit_code == 0, finished.reason
+    went_back = [one["iteration"] for one in job.events("rollback")]
+    assert went_back and set(went_back) <= {3, 6, 9}
+    losses, parameters = alone(13, 12, 0.5)
+    iterations = [one["iteration"] for one in job.events("iteration")]
+    assert sorted(set(iterations)) == list(range(13))
+    assert len(iterations) >= 13
+    assert job.losses() == pytest.approx([losses[number] for number in iterations], rel=0, abs=1e-12)
+    assert [one["worker"] for one in job.events("join")] == ["1/0"]
+    check_state(job, parameters)
 
 
 def test_a_buddy_is_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ from rtk.runners.resilience.protocol import (
     Refused,
     Returning,
     Saved,
+    StateLost,
     StepTerms,
     Vote,
     Whereabouts,
@@ -344,7 +345,9 @@ class ToyWorker:
     def place(self) -> Place | None:
         """Its place in that plan, where it has one."""
         rank = self.rules.rank
-        return None if self.epoch is None or rank is None else place_of(self.epoch.seats[rank].place)
+        if self.epoch is None or rank is None or rank >= len(self.epoch.seats):
+            return None
+        return place_of(self.epoch.seats[rank].place)
 
     @property
     def in_iteration(self) -> int:
@@ -668,7 +671,11 @@ class ToyCluster:
             case Listen():
                 return bool(worker.heard)
             case Connect(epoch):  # groups form while every seat's process lives and enters the same epoch
-                return all(self._seated(seat, epoch, n) is not None for seat in epoch.seats for n in range(self.ranks))
+                return all(
+                    self._seated(seat, epoch, n) is not None for seat in epoch.present for n in range(self.ranks)
+                )
+            case CopyState(epoch, rank) if rank >= len(epoch.seats):
+                return True  # who holds what of a sharded optimizer shows elsewhere
             case CopyState(epoch, rank):  # not where the coordinator did not know that it had gone over to other layers
                 received = [copy for copy in worker.copies if copy.target == rank]
                 there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
@@ -724,6 +731,8 @@ class ToyCluster:
         match worker.rules.action:
             case Listen():
                 worker.rules.go_on(worker.heard.popleft())
+            case CopyState(epoch, rank) if rank >= len(epoch.seats):
+                worker.rules.go_on()
             case CopyState(epoch):
                 worker.rules.go_on(self._state_taken(worker, epoch))
             case ExamineGroups(epoch, rank):
@@ -799,12 +808,12 @@ class ToyCluster:
                     {layer: held[layer] for layer in range(*copy.layers)}
                 )
         for one in rest_of(action.epoch).copies:
-            if one.source == action.epoch.seats[action.rank].place:
+            if one.source == action.epoch.present[action.rank].place:
                 assert worker.progress is not None, "who sends a sum has told that it has it"
                 sums = {layer: worker.progress.sums[layer] for layer in range(*one.layers)}
                 self._office(worker).sums[action.epoch.epoch, one] = sums
 
-    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
+    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready | StateLost:
         """What it has of its layers, and the rest from the mail."""
         wanted = self._layers(worker)
         own = (worker.state if worker.rules.holds is not None else None) or {}
