@@ -1,12 +1,14 @@
-"""The ledger of goodput: how fast it reads logs.
+"""The ledger of goodput: how fast it reads logs, and how right it is.
 
-`python benchmarks/goodput.py [--section speed] [--size 1GB] [-o FILE]`; sections that are not run again stay as they
-are in the file.
+`python benchmarks/goodput.py [--section speed|truth] [--size 1GB] [-o FILE]`; sections that are not run again stay as
+they are in the file.
 
-**speed**: logs of a gigabyte are written to a temporary folder and read by `read_happenings`, each in a process of its
-own: wall time, processor time and the peak of its memory. `iterations` is Megatron's log with a line for each interval
-of ten iterations and its timers, half of whose bytes are such lines; `chatty` has an iteration's line among 3,000 of
+**speed**: logs of a gigabyte are written to a temporary folder, and ledgers made of them, each in a process of its own:
+wall time, processor time and the peak of its memory. `iterations` is Megatron's log with a line for each interval of
+ten iterations and its timers, half of whose bytes are such lines; `chatty` has an iteration's line among 3,000 of
 NCCL's; `bars` is NeMo's progress bar, hundreds of steps a line.
+
+**truth**: `goodput_truth.py`.
 """
 
 import argparse
@@ -23,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.ledger.log_count import LogCount
-from rtk.profilers.ledger.reading import read_happenings
+from rtk.benchmarks.goodput_truth import truth
+from rtk.profilers.ledger.goodput import goodput
 from rtk.schemas.quantities import parse_bytes
 
 RESULT = Path(__file__).parent / "results" / "goodput.json"
@@ -91,15 +93,16 @@ def write_log(path: str, parts: Iterator[bytes], size_bytes: int) -> None:
 
 def reading(path: str) -> dict[str, Any]:
     """What it takes to read a log, in this process."""
-    seen, begun_s, begun_cpu_s = LogCount(), time.perf_counter(), time.process_time()
-    happenings = sum(1 for _ in read_happenings([path], seen))
+    begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
+    ledger = goodput([path], gpus=8)
     return {
         "wall_s": time.perf_counter() - begun_s,
         "processor_s": time.process_time() - begun_cpu_s,
         "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         "bytes": Path(path).stat().st_size,
-        "lines": seen.lines,
-        "happenings": happenings,
+        "lines": ledger.lines.read,
+        "telling": ledger.lines.telling,
+        "iterations": ledger.iterations,
     }
 
 
@@ -116,7 +119,7 @@ def speed(size_bytes: int) -> dict[str, Any]:
     return found
 
 
-SECTIONS: Mapping[str, Callable[[int], dict[str, Any]]] = {"speed": speed}
+SECTIONS: Mapping[str, Callable[[int], dict[str, Any]]] = {"speed": speed, "truth": truth}
 
 
 def main() -> None:

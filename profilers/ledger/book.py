@@ -282,12 +282,35 @@ class Book:
         took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
         passed_us = self._open_us + self.clock.advance(happening, took_us or 0, counts_alone=True)
         self._open_us = 0
+        if took_us is not None and took_us > passed_us + COARSE_US:
+            passed_us += self._begin_earlier(took_us - passed_us)
         work_us = passed_us if took_us is None else min(took_us, passed_us)
         self._give("load", passed_us - work_us)
         entry.training_us = self.clock.elapsed_us - work_us
         entry.first = number - steps + 1
         self._go_back(happening, number - steps)
         self._done(happening, number, steps, work_us, is_first=True)
+
+    def _begin_earlier(self, by_us: int) -> int:
+        """An attempt whose first line took longer than it has been there began before its log did.
+
+        Args:
+            by_us: so much.
+
+        Returns:
+            As much of that as there was: idle time of the attempt before, or time before the first line.
+        """
+        entry = self._now
+        if len(self.attempts) == 1:
+            self.clock.begin_earlier(by_us)
+            return by_us
+        before = self.attempts[-2]
+        by_us = min(by_us, before.us["idle"])
+        before.us["idle"] -= by_us
+        before.until_us -= by_us
+        before.end_us = min(before.end_us, before.until_us)
+        entry.begin_us -= by_us
+        return by_us
 
     def _steps_of_first(self, happening: Happening, number: int) -> int:
         """How many iterations the first line of an attempt stands for."""
