@@ -25,6 +25,7 @@ SUMMARIES = {
     "checkpoint": "What a run has saved: export it for others.",
     "monitor": "Watch any torch training command, unchanged, for fail-slows.",
     "detect": "Find what is slow in logs of iteration times, of calls, and in traces.",
+    "bubble": "Say what a pipeline's iterations lost, beside what they must lose.",
     "probe": "Test all workers and links of a job, and name the slow ones.",
     "trace": "Traces of failures and slow-downs: convert, generate and summarize them.",
     "replay": "Replay a failure trace under each policy: goodput, and where the time went.",

@@ -8,7 +8,7 @@ COMMANDS = {
     "Start": ("quickstart", "init", "config"),
     "Plan": ("profile", "plan", "explain", "verify"),
     "Run": ("simulate", "run", "coordinate", "checkpoint"),
-    "Watch": ("monitor", "detect", "probe"),
+    "Watch": ("monitor", "detect", "bubble", "probe"),
     "Decide": ("trace", "replay", "sweep", "reproduce"),
     "Files": ("viz", "diff", "export", "import", "schema"),
     "Help": ("help", "completion"),

@@ -61,6 +61,7 @@ USES: dict[str, tuple[list[str], str | None]] = {
     "monitor": (["--", "true"], None),
     "probe": (["--processes", "2"], "torch"),
     "detect": (["train.log"], None),
+    "bubble": (["timeline.json"], None),
     "verify": (["plan.json"], None),
     "explain": (["plan.json"], None),
     "viz": (["plan.json", "-o", "plan.svg"], None),
