@@ -66,7 +66,7 @@ def let_torchtitan_run_on_cpus() -> None:
     )
     torch._utils._get_available_device_type = lambda: "cpu"
     torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment]
-    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _PipelineScheduleRuntime
 
     utils: Any = importlib.import_module("torchtitan.distributed.utils")
     attention: Any = importlib.import_module("torchtitan.models.common.attention")
@@ -92,12 +92,13 @@ def let_torchtitan_run_on_cpus() -> None:
 
     def step(self: Any, **given: Any) -> None:
         """By micro-batches, which a later torch takes in `step`."""
-        for stage in self._stages:
+        for stage in self._stages if hasattr(self, "_stages") else [self._stage]:
             stage.has_backward = True
             stage.clear_runtime_states()
         self._step_microbatches(**given)
 
-    _PipelineScheduleRuntime.step = step  # type: ignore[method-assign,assignment]
+    for runtime in (_PipelineScheduleRuntime, PipelineScheduleSingle):
+        runtime.step = step  # type: ignore[method-assign,assignment]
 
 
 def trainer_config(parallelism: dict[str, Any], runtime: Runtime, plan_file: str, folder: str) -> Any:
