@@ -61,10 +61,10 @@ def be_worker(
         RuntimeFailedError: no coordinator is found for `patience_s`.
         EndedError: the job failed.
     """
-    task = make_task(_own_address(addresses[0]))
+    task = make_task(own_address(addresses[0]))
     secret = task.secret
     meeting, besides = MeetingPlace(secret, task.hostname), _places_besides(secret, task.others)
-    hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
+    hello = hello_of(task, meeting.address, tuple(place.address for place in besides))
     try:
         worker = ResilientWorker(task)
     except Exception as error:
@@ -81,7 +81,7 @@ def be_worker(
     welcome = _welcome(link, task)
     _leave_when_told(link)
     try:
-        end = worker.run(link, welcome, partial(_end_at_once, link))
+        end = worker.run(link, welcome, partial(end_at_once, link))
     except Exception as error:
         _give_up(link, error, explain)
     finally:
@@ -143,7 +143,7 @@ def _stop_reading(task: Task) -> None:
         task.batch.close()
 
 
-def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str, Returning | None], Hello]:
+def hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str, Returning | None], Hello]:
     """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
     plan_digest, cores = digest(task.plan), cores_here()
 
@@ -170,7 +170,7 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
     return hello
 
 
-def _end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
+def end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
     """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
 
     The kernel closes what is open; exit functions would wait for that thread.
@@ -190,7 +190,7 @@ def _places_besides(secret: bytes, addresses: Sequence[str]) -> list[MeetingPlac
         raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
 
 
-def _own_address(coordinator: str) -> str:
+def own_address(coordinator: str) -> str:
     """The address of this machine on the way to the coordinator: other workers reach it there as well."""
     host, port = parse_address(coordinator, where="--coordinator")
     try:
