@@ -475,6 +475,7 @@ class DegreeRaised(WorkerEvent):
     """A worker that had gone on at a smaller `degree` has a process for each of its ranks, and becomes whole again."""
 
     event = "raised"
+    is_change = True
 
     place: str | None = field(default=None, metadata=OMITTED_IF_NONE)
     degree: int
