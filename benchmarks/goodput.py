@@ -1,12 +1,14 @@
-"""The ledger of goodput: how fast it reads logs.
+"""The ledger of goodput: how fast it reads logs, and how right it is.
 
-`python benchmarks/goodput.py [--section speed] [--size 1GB] [-o FILE]`; sections that are not run again stay as they are
-in the file.
+`python benchmarks/goodput.py [--section speed|truth] [--size 1GB] [-o FILE]`; sections that are not run again stay as
+they are in the file.
 
-**speed**: logs of a gigabyte are written to a temporary folder and read by `read_happenings`, each in a process of its
-own: wall time, processor time and the peak of its memory. `iterations` is Megatron's log with a line for each interval
-of ten iterations and its timers, half of whose bytes are such lines; `chatty` has an iteration's line among 3,000 of
+**speed**: logs of a gigabyte are written to a temporary folder, and ledgers made of them, each in a process of its own:
+wall time, processor time and the peak of its memory. `iterations` is Megatron's log with a line for each interval of
+ten iterations and its timers, half of whose bytes are such lines; `chatty` has an iteration's line among 3,000 of
 NCCL's; `bars` is NeMo's progress bar, hundreds of steps a line.
+
+**truth**: `goodput_truth.py`.
 """
 
 import argparse
@@ -23,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.profilers.ledger.log_count import LogCount
-from rtk.profilers.ledger.reading import read_happenings
+from rtk.benchmarks.goodput_truth import truth
+from rtk.profilers.ledger.goodput import goodput
 from rtk.schemas.quantities import parse_bytes
 
 RESULT = Path(__file__).parent / "results" / "goodput.json"
@@ -35,10 +37,10 @@ def iteration_line(number: int) -> bytes:
     """As Megatron-LM writes it, a second an iteration."""
     clock = BEGIN + timedelta(seconds=number)
     return (
-        f" [{clock:%Y-%m-%d %H:%M:%S}] iteration {number:8d}/ 9000000 | consumed samples: {1024 * number:12d} | elapsed "
-        f"time per iteration (ms): {1000 + number % 7:.1f} | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: "
-        "1.491000E-04 | global batch size:  1024 | lm loss: 7.790527E+00 | loss scale: 1.0 | grad norm: 1.234 | number "
-        "of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        f" [{clock:%Y-%m-%d %H:%M:%S}] iteration {number:8d}/ 9000000 | consumed samples: {1024 * number:12d} | "
+        f"elapsed time per iteration (ms): {1000 + number % 7:.1f} | throughput per GPU (TFLOP/s/GPU): 412.3 | "
+        "learning rate: 1.491000E-04 | global batch size:  1024 | lm loss: 7.790527E+00 | loss scale: 1.0 | "
+        "grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     ).encode()
 
 
@@ -56,8 +58,8 @@ def iterations_log() -> Iterator[bytes]:
 def chatty_log() -> Iterator[bytes]:
     """Hardly anything about iterations."""
     chat = b"".join(
-        f"r7i3n0:{30000 + line % 97}:38671 [{line % 8}] NCCL INFO comm 0x1489a8001060 rank {line % 16} nranks 16 cudaDev 3 "
-        "busId 8a000 - Init COMPLETE\n".encode()
+        f"r7i3n0:{30000 + line % 97}:38671 [{line % 8}] NCCL INFO comm 0x1489a8001060 rank {line % 16} nranks 16 "
+        "cudaDev 3 busId 8a000 - Init COMPLETE\n".encode()
         for line in range(3000)
     )
     for number in count(10, 10):
@@ -70,7 +72,8 @@ def bars_log() -> Iterator[bytes]:
         end = "\n" if step % 500 == 499 else "\r"
         yield (
             f"Epoch {step // 500}: {step % 500 // 5:3d}%|{'#' * 20}| {step % 500}/500 [07:58<01:48, 1.36s/it, v_num=, "
-            f"reduced_train_loss=3.090, global_step={step}.0, consumed_samples=1.6e+6, train_step_timing in s=1.360]{end}"
+            f"reduced_train_loss=3.090, global_step={step}.0, consumed_samples=1.6e+6, train_step_timing in s=1.360]"
+            f"{end}"
         ).encode()
 
 
@@ -90,15 +93,16 @@ def write_log(path: str, parts: Iterator[bytes], size_bytes: int) -> None:
 
 def reading(path: str) -> dict[str, Any]:
     """What it takes to read a log, in this process."""
-    seen, begun_s, begun_cpu_s = LogCount(), time.perf_counter(), time.process_time()
-    happenings = sum(1 for _ in read_happenings([path], seen))
+    begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
+    ledger = goodput([path], gpus=8)
     return {
         "wall_s": time.perf_counter() - begun_s,
         "processor_s": time.process_time() - begun_cpu_s,
         "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         "bytes": Path(path).stat().st_size,
-        "lines": seen.lines,
-        "happenings": happenings,
+        "lines": ledger.lines.read,
+        "telling": ledger.lines.telling,
+        "iterations": ledger.iterations,
     }
 
 
@@ -115,7 +119,7 @@ def speed(size_bytes: int) -> dict[str, Any]:
     return found
 
 
-SECTIONS: Mapping[str, Callable[[int], dict[str, Any]]] = {"speed": speed}
+SECTIONS: Mapping[str, Callable[[int], dict[str, Any]]] = {"speed": speed, "truth": truth}
 
 
 def main() -> None:

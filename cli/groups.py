@@ -8,7 +8,7 @@ COMMANDS = {
     "Start": ("quickstart", "init", "config"),
     "Plan": ("profile", "plan", "explain", "verify"),
     "Run": ("simulate", "run", "coordinate", "checkpoint"),
-    "Watch": ("monitor", "detect", "goodput", "doctor", "probe"),
+    "Watch": ("monitor", "detect", "goodput", "bubble", "doctor", "probe"),
     "Decide": ("trace", "replay", "sweep", "reproduce"),
     "Files": ("viz", "diff", "export", "import", "schema"),
     "Help": ("help", "completion"),

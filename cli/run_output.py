@@ -68,7 +68,7 @@ class RunFacts:
 
 
 @dataclass
-class Happening:
+class StoryLine:
     """Something that is worth a line: when, what, what it cost (known later), and whether it is bad."""
 
     at_s: float
@@ -104,7 +104,7 @@ class RunStory:
         self.curve = LearningCurve()
         self._first_rate: float | None = None
         self._has_schedule = False  # the learning rate has changed
-        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
+        self.happenings: deque[StoryLine] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
         self.pace = ""  # why iterations take longer than planned
@@ -117,11 +117,11 @@ class RunStory:
         self._is_first = True  # the next iteration, of the run or of an epoch
         # Comings and goings: those that the next epoch will answer, those that the last one did, and those after which
         # an iteration has been done.
-        self._coming: list[Happening] = []
-        self._answered: list[Happening] = []
-        self._recovered: list[Happening] = []
+        self._coming: list[StoryLine] = []
+        self._answered: list[StoryLine] = []
+        self._recovered: list[StoryLine] = []
         self._resumed: int | None = None  # the iteration that went on where it was when this epoch began
-        self._broken: dict[str, Happening] = {}  # by link, until somebody passes on its messages
+        self._broken: dict[str, StoryLine] = {}  # by link, until somebody passes on its messages
         self._has_news = False  # of what is slow, since the last epoch
         self._saved_s: float | None = None  # when the job was saved to start again, until it has done an iteration
 
@@ -386,8 +386,8 @@ class RunStory:
 
     # Lines
 
-    def _note(self, words: str, at_s: float, is_bad: bool = False) -> Happening:
-        happening = Happening(at_s, printable(words), is_bad)
+    def _note(self, words: str, at_s: float, is_bad: bool = False) -> StoryLine:
+        happening = StoryLine(at_s, printable(words), is_bad)
         self.happenings.append(happening)
         return happening
 

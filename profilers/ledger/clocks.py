@@ -9,7 +9,7 @@ _STAMP = re.compile(
     rb"(\d{4}[-/]\d\d[-/]\d\d)[T ](\d\d):([0-5]\d):([0-5]\d|60)(?:[.,](\d{1,9}))?\s?(Z\b|UTC\b|[+-]\d\d:?\d\d\b)?"
 )
 # glog's, as torch and torchrun write it: `[E1206 18:44:12.715298746 …`, or `[E321 02:07:08.…` for the 21st of March.
-_GLOG = re.compile(rb"\b[IWEF](\d{1,2})(\d\d) (\d\d):([0-5]\d):([0-5]\d)\.(\d{1,9})\b")
+_GLOG = re.compile(rb"[IWEF](\d{1,2})(\d\d) (\d\d):([0-5]\d):([0-5]\d)\.(\d{1,9})\b")
 _AT_THE_BEGINNING = 160  # bytes of a line in which a stamp is looked for: beyond them stands what the line tells of
 _UNKNOWN_YEAR_S = 961_977_600.0  # the middle of 2000
 _JITTER_S = 60.0  # lines of several processes come in no strict order

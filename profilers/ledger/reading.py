@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
+from itertools import chain, pairwise
 from itertools import count as counting
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from .readers.stream import READERS, LogStream
 _ROTATED = re.compile(r"(.+?)[.-](\d{1,3}|\d{8}|\d{4}-\d\d-\d\d(?:[-_T.]?\d{2,6})?)")
 _AT_ONCE_S = 60.0  # files that begin so close to each other are those of several processes
 _MOST_OPEN = 200  # files at a time
+_MOST_LEADING = 1024  # happenings without a time at a log's beginning, to which a later one gives theirs
 
 
 def read_happenings(
@@ -154,13 +155,12 @@ def _merged(
     """All that is told, by the clocks; a log is opened when its time has come."""
     waiting = sorted(sources, key=lambda source: source.begin_s)
     order = counting()
-    heap: list[tuple[float, int, Happening, Iterator[Happening]]] = []
+    heap: list[tuple[float, int, Happening, Iterator[tuple[float, Happening]]]] = []
 
-    def push(place: int, key_s: float, happenings: Iterator[Happening]) -> None:
-        told = next(happenings, None)
-        if told is not None:
-            time_s = told.time_s if told.time_s is not None else key_s
-            heapq.heappush(heap, (max(key_s, time_s), place, told, happenings))
+    def push(place: int, told: Iterator[tuple[float, Happening]], before_s: float) -> None:
+        for key_s, happening in told:
+            heapq.heappush(heap, (max(before_s, key_s), place, happening, told))
+            return
 
     while waiting or heap:
         while waiting and (not heap or waiting[0].begin_s <= heap[0][0]):
@@ -171,11 +171,28 @@ def _merged(
                     fix="give the logs of one rank, or of a node's first rank, for all tell the same",
                 )
             source = waiting.pop(0)
-            push(next(order), source.begin_s, _told_by(source, count, zone, name, patterns))
+            told = _told_by(source, count, zone, name, patterns)
+            push(next(order), _with_times(told, source.begin_s), source.begin_s)
         if heap:
-            key_s, place, told, happenings = heapq.heappop(heap)
-            yield told
-            push(place, key_s, happenings)
+            key_s, place, happening, rest = heapq.heappop(heap)
+            yield happening
+            push(place, rest, key_s)
+
+
+def _with_times(told: Iterator[Happening], begin_s: float) -> Iterator[tuple[float, Happening]]:
+    """Each with the time of the one before it where it has none, the first ones with that of the first that has one."""
+    leading: list[Happening] = []
+    for happening in told:
+        leading.append(happening)
+        if happening.time_s is not None:
+            begin_s = happening.time_s
+            break
+        if len(leading) >= _MOST_LEADING:
+            break
+    time_s = begin_s
+    for happening in chain(leading, told):
+        time_s = happening.time_s if happening.time_s is not None else time_s
+        yield time_s, happening
 
 
 def _told_by(
@@ -205,6 +222,8 @@ class _Told:
     def is_echo(self, told: Happening) -> bool:
         """Whether it was told before, by somebody else; if not, it is remembered."""
         if told.kind in ("failure", "detected", "other"):
+            if told.kind == "failure":
+                self.others.clear()
             return False
         if told.kind == "iteration":
             if told.iteration is None:

@@ -25,7 +25,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -108,8 +108,8 @@ from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
 from .layer_shares import LayerShares, smaller_degrees
-from .layout import GroupedTransport, RankLayout
-from .plane import Plane, expect, reach, see_everybody
+from .layout import GroupedTransport
+from .plane import Plane, expect, peer_lost, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
 from .rank import Rank
@@ -124,7 +124,6 @@ from .spare_layers import LayersToFill, SpareLayers
 from .task import Task
 from .team import takes_all
 from .ties import ties_of, trained_together
-from .transport import LostTouchError, StalledError
 from .trees import Tree, on_tensors
 from .watch import Activity, ActivityTimer, Interruption
 
@@ -690,16 +689,8 @@ class ResilientWorker:
         """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
         epoch, rank = self._rules.epoch, self._rules.rank
         assert epoch is not None and rank is not None
-        found: BaseException | None = error
-        if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
-            self._activity.be("joining", "a look at the others")
-            probing = in_thread(lambda: see_everybody(self._task, epoch, rank), "probing")
-            wait([probing, self._superseded], return_when=FIRST_COMPLETED)
-            found = probing.exception() if probing.done() else None
-        if not isinstance(found, LostTouchError):
-            return None
-        worker, _ = RankLayout.of_seats(epoch.present).seats[found.peer]
-        return None if worker == rank else epoch.present[worker].worker  # of its own ranks one is gone, or soon lost
+        self._activity.be("joining", "a look at the others")
+        return peer_lost(error, self._task, epoch, rank, self._superseded)
 
     def _leave_groups(self) -> None:
         """In a thread: to close connections takes longer than to make the next ones, which need not wait for it."""

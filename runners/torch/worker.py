@@ -72,11 +72,11 @@ def be_worker(
         RuntimeFailedError: no coordinator is found for `patience_s`.
         EndedError: the job failed.
     """
-    task = make_task(_own_address(addresses[0]))
+    task = make_task(own_address(addresses[0]))
     secret = task.secret
     meeting, besides = MeetingPlace(secret, task.hostname), _places_besides(secret, task.others)
     shape = _Shape(task)
-    hello = _hello_of(shape, meeting.address, tuple(place.address for place in besides))
+    hello = hello_of(task, meeting.address, tuple(place.address for place in besides), shape)
     try:
         shape.make(task)
     except Exception as error:
@@ -180,7 +180,7 @@ class _Shape:
 
     def run(self, link: CoordinatorLink, welcome: Welcome) -> End:
         """Go through the job, as one rank after the other."""
-        while isinstance(end := self._made.run(link, welcome, partial(_end_at_once, link)), Reshape):
+        while isinstance(end := self._made.run(link, welcome, partial(end_at_once, link)), Reshape):
             self.make(self.home.reshaped(end))
             link.send(Reshaped(end.rank, end.ranks))
         return end
@@ -208,9 +208,16 @@ class _Shape:
         return self.worker
 
 
-def _hello_of(shape: _Shape, store: str, others: tuple[str, ...]) -> Callable[[str, Returning | None], Hello]:
-    """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
-    task = shape.home
+def hello_of(
+    task: Task, store: str, others: tuple[str, ...], shape: _Shape | None = None
+) -> Callable[[str, Returning | None], Hello]:
+    """What the worker says to each coordinator first.
+
+    Args:
+        task: of the rank that it was started as.
+        store, others: where its meeting places are.
+        shape: which rank it may be, and is; None: always this one.
+    """
     plan_digest, cores = digest(task.plan), cores_here()
 
     def hello(proof: str, returning: Returning | None) -> Hello:
@@ -231,14 +238,14 @@ def _hello_of(shape: _Shape, store: str, others: tuple[str, ...]) -> Callable[[s
             regroups=not has_unlike_degrees(task.plan),
             rank=task.share,
             ranks=task.degree,
-            degrees=shape.smaller_degrees,
-            shape=shape.shape,
+            degrees=() if shape is None else shape.smaller_degrees,
+            shape=None if shape is None else shape.shape,
         )
 
     return hello
 
 
-def _end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
+def end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
     """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
 
     The kernel closes what is open; exit functions would wait for that thread.
@@ -258,7 +265,7 @@ def _places_besides(secret: bytes, addresses: Sequence[str]) -> list[MeetingPlac
         raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
 
 
-def _own_address(coordinator: str) -> str:
+def own_address(coordinator: str) -> str:
     """The address of this machine on the way to the coordinator: other workers reach it there as well."""
     host, port = parse_address(coordinator, where="--coordinator")
     try:

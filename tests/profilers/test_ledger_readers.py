@@ -162,6 +162,22 @@ def test_lightnings_csv_tells_steps_and_times() -> None:
     assert all(0.05 < (one.took_s or 0.0) < 0.07 for one in told if one.kind == "iteration")
 
 
+def test_each_of_lightnings_versions_is_an_attempt(tmp_path: Path) -> None:
+    """In the order of their clocks, and each beginning with its first iteration."""
+    paths = []
+    for version, begin in enumerate((2000.0, 1000.0)):
+        (tmp_path / f"version_{version}").mkdir()
+        path = tmp_path / f"version_{version}" / "metrics.csv"
+        rows = [f"{begin + 10 * step},0,{step},3.5,0.1" for step in (0, 1)]
+        path.write_text("\n".join(["timestamp,epoch,step,train_step_timing in s,loss", *rows]))
+        paths.append(str(path))
+    told = list(read_happenings(paths))
+    assert [(one.kind, one.time_s, one.iteration) for one in told] == [
+        ("start", 996.5, None), ("iteration", 1000.0, 1), ("iteration", 1010.0, 2),
+        ("start", 1996.5, None), ("iteration", 2000.0, 1), ("iteration", 2010.0, 2),
+    ]  # fmt: skip
+
+
 def test_nvrx_tells_cycles_beside_the_programs_own_lines() -> None:
     """Three attempts: an error, a kill, and a clean end; rendezvous with how long it took."""
     told = told_by("nvrx.log")

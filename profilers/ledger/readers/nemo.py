@@ -13,8 +13,8 @@ from ..clocks import LineClock
 from ..happenings import Happening
 from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
 
-_STEP = re.compile(rb"\bglobal_step[:=]\s?" + NUMBER)
-_TIMING = re.compile(rb"\btrain_step_timing in s[:=]\s?" + NUMBER)
+_STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
+_TIMING = re.compile(rb"train_step_timing in s[:=]\s?" + NUMBER)
 _BAR = re.compile(rb"\d/\d+ \[[^\]]*?,\s*" + NUMBER + rb"(s/it|it/s)")
 _SAVED = re.compile(rb"Global Checkpoint Save\s*:.*?Iteration\s*:\s*(\d{1,15}).*?Save duration\s*:\s*" + NUMBER)
 _LOADED = re.compile(rb"Global Checkpoint Load\s*:.*?Time spent in load_checkpoint\s*:\s*" + NUMBER)
@@ -47,10 +47,11 @@ class NemoLog(HappeningReader):
 
     def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
         """What a line tells."""
-        time_s = self.clock.of(line)
         if b"global_step" in line:
             yield from self._iteration(line, around)
-        elif saved := _SAVED.search(line):
+            return
+        time_s = self.clock.of(line)
+        if saved := _SAVED.search(line):
             yield Happening("save", time_s, around.place, float(number_text(saved[2])), int(saved[1]))
         elif loaded := _LOADED.search(line):
             yield Happening("load", time_s, around.place, float(number_text(loaded[1])))

@@ -8,7 +8,7 @@ from ...failslow.readers.formats import Csv, DlLogger, JsonLines, MlPerf, NanoGp
 from ...failslow.readers.lines import number_text
 from ...failslow.readers.reading import LineReader
 from ..clocks import LineClock, unix_time
-from ..happenings import Happening
+from ..happenings import Happening, LogPlace
 from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
 
 _JSON_CLOCK = re.compile(rb'"(?:unix_time_s|timestamp|time|t)"\s*:\s*"?([^",}]{1,40})')
@@ -102,7 +102,7 @@ class LightningCsv(HappeningReader):
 
     `step` counts from 0. How long it took is in a column such as `train_step_timing in s`, the clock in one such as
     `timestamp`; a table without both tells of iterations only, and something else must say when they were. Each file is
-    an attempt of its own (`version_0`, `version_1`).
+    an attempt of its own (`version_0`, `version_1`), which begins with its first iteration.
     """
 
     NAME: ClassVar[str] = "lightning"
@@ -113,6 +113,7 @@ class LightningCsv(HappeningReader):
         self._names: list[str] = []
         self._separator = ","
         self._told: int | None = None
+        self._head: LogPlace | None = None  # the line of names, until its attempt is told
 
     def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
         """What a row tells."""
@@ -120,7 +121,7 @@ class LightningCsv(HappeningReader):
             return
         if not self._names:
             self._separator, self._names = header_of(text_of(line))
-            yield Happening("start", None, around.place)
+            self._head = around.place
             return
         cells = text_of(line).split(self._separator)
         if len(cells) != len(self._names):
@@ -132,14 +133,17 @@ class LightningCsv(HappeningReader):
             return
         self._told = number = int(step) + 1
         stamp = next((row[name] for name in _CLOCKS if name in row), None)
-        yield Happening(
-            "iteration",
-            unix_time(stamp.encode(), self.clock) if stamp else None,
-            around.place,
-            _took_s(row),
-            number,
-            steps=self._progress.steps(number, None),
-        )
+        time_s = unix_time(stamp.encode(), self.clock) if stamp else None
+        took_s, steps = _took_s(row), self._progress.steps(number, None)
+        head, self._head = self._head, None
+        if head is not None:
+            yield Happening("start", time_s - (took_s or 0.0) if time_s is not None else None, head)
+        yield Happening("iteration", time_s, around.place, took_s, number, steps=steps)
+
+    def finish(self) -> Iterator[Happening]:
+        """An attempt that came to no row."""
+        if self._head is not None:
+            yield Happening("start", None, self._head)
 
 
 def _took_s(row: dict[str, str]) -> float | None:
