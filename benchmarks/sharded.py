@@ -6,12 +6,14 @@
 * pause: the same deaths with and without a sharded optimizer: from the kill to the next commit, and the iteration in
   which state is on its way beside those before.
 
-`--cycles` is so many in each job; each `--seed` is a job of its own.
+`--cycles` is so many in each job; each `--seed` is a job of its own. What the output has already is not measured again,
+and it is written after each job, so that the command can be broken off and given again.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import random
 import signal
 import statistics
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.benchmarks.survival import FOREVER, exact, is_event, is_healthy, plan_of, recent_s, spread
+from rtk.benchmarks.survival import FOREVER, exact, is_event, is_healthy, plan_of, recent_s, tail_of
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Plan
@@ -102,7 +104,7 @@ def chaos(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
             kills = [kill_and_join(job, chance) for _ in range(cycles)]
             losses = job.losses()
         told = [line for path in sorted(Path(folder).iterdir()) for line in lines_of(path)]
-    found = {"kill_to_commit_s": spread(kills), **compared(told), **sent(told, plan, cycles)}
+    found = {"kill_to_commit_s": tail_of(kills), **compared(told), **sent(told, plan, cycles)}
     print(json.dumps(found), file=sys.stderr)  # the job without deaths takes as long again
     with ProcessJob(plan, JobConfig(len(losses)), training(False)) as job:
         job.result(timeout_s=3600)
@@ -172,7 +174,7 @@ def pause(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
             job.wait_for_iteration(10)
             kills = [kill_and_join(job, chance) for _ in range(cycles)]
             times = [one["iteration_time_s"] for one in job.said if is_healthy(one, plan)]
-        found[name] = {"kill_to_commit_s": spread(kills), "healthy_iteration_s": statistics.median(times)}
+        found[name] = {"kill_to_commit_s": tail_of(kills), "healthy_iteration_s": statistics.median(times)}
     return found
 
 
@@ -188,14 +190,27 @@ def main() -> None:
     parser.add_argument("--seed", type=int, action="append")
     parser.add_argument("-o", "--output", default="-")
     asked = parser.parse_args()
-    result: dict[str, Any] = {}
+    result = measured_before(asked.output)
     for section, shape, seed in product(
         asked.only or sorted(SECTIONS), asked.shape or sorted(SHAPES), asked.seed or range(2)
     ):
         name = f"{shape}, seed {seed}"
+        if name in result.setdefault(section, {}):
+            continue
         print(f"{section}, {name}", file=sys.stderr)
-        result.setdefault(section, {})[name] = SECTIONS[section](plan_of(*SHAPES[shape]), asked.cycles, seed)
-    write_result(result, asked.output)
+        found = SECTIONS[section](plan_of(*SHAPES[shape]), asked.cycles, seed)
+        result[section][name] = {**found, "load_average": os.getloadavg()[0]}
+        if asked.output != "-":
+            write_result(result, asked.output)
+    if asked.output == "-":
+        write_result(result, "-")
+
+
+def measured_before(output: str) -> dict[str, Any]:
+    """What a result has already, by section and job."""
+    path = Path(output)
+    before = json.loads(path.read_text()) if output != "-" and path.exists() else {}
+    return {section: before[section] for section in SECTIONS if section in before}
 
 
 if __name__ == "worker":
