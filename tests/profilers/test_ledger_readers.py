@@ -97,10 +97,8 @@ def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
 def test_megatron_deepspeed_is_heard_once_with_deepspeeds_clock() -> None:
     """Both programs tell of each iteration; Megatron's lines count, and borrow the clock."""
     told = [one for one in told_by("deepspeed-2021.log") if one.kind == "iteration"]
-    assert [(one.iteration, one.time_s, one.took_s) for one in told] == [
-        (1, 1622145115.061, pytest.approx(150.4713)),
-        (2, 1622145260.386, pytest.approx(145.207)),
-    ]
+    assert [(one.iteration, one.time_s) for one in told] == [(1, 1622145115.061), (2, 1622145260.386)]
+    assert [one.took_s for one in told] == pytest.approx([150.4713, 145.207])
 
 
 def test_torchtitan_fails_and_resumes() -> None:
@@ -396,17 +394,17 @@ def test_a_damaged_gzip_without_a_byte_is_refused(tmp_path: Path) -> None:
 def test_blocks_hide_nothing(tmp_path: Path) -> None:
     """A log of several blocks tells each iteration, with its line's number, and a traceback across their border."""
     filler = "r7i3n0:38601 NCCL INFO Channel 00 : 0[1a000] -> 1[1a000] via NET/IB/3\n"
-    text, lines = [], 0
-    expected = []
-    while sum(map(len, text)) < 2.5 * BLOCK_BYTES:
+    text, lines = "", 0
+    expected: list[tuple[int, int]] = []
+    while len(text) < 2.5 * BLOCK_BYTES:
         number = len(expected) + 1
-        text.append(filler * 997 + megatron(number, f"2025-08-01 07:{number // 60:02d}:{number % 60:02d}"))
+        text += filler * 997 + megatron(number, f"2025-08-01 07:{number // 60:02d}:{number % 60:02d}")
         lines += 998
         expected.append((number, lines))
-        text.append("Traceback (most recent call last):\n" + "  File a\n" * 40 + f"ValueError: {number}\n")
+        text += "Traceback (most recent call last):\n" + "  File a\n" * 40 + f"ValueError: {number}\n"
         lines += 42
     count = LogCount()
-    told = told_in(tmp_path, "".join(text), count)
+    told = told_in(tmp_path, text, count)
     assert [(one.iteration, one.where.line) for one in told if one.kind == "iteration"] == expected
     assert [one.cause for one in told if one.kind == "failure"] == [f"ValueError: {number}" for number, _ in expected]
     assert count.lines == lines
