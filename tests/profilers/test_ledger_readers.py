@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
-from rtk.profilers.ledger.clocks import LineClock
 from rtk.profilers.ledger.happenings import Happening
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.reading import read_happenings
+from rtk.profilers.ledger.stamps import LineClock
 from rtk.schemas.errors import InvalidInputError
 
 LOGS = Path(__file__).parent / "logs"
@@ -467,6 +467,12 @@ def test_a_users_expressions_tell_of_any_log(tmp_path: Path) -> None:
         ("failure", None, None, ("n4",), "ECC"),
     ]
     assert [one.time_s for one in told] == [1700000000.5, 1754031600.0, None]
+
+
+def test_expressions_without_iterations_are_heard_beside_the_logs_format() -> None:
+    """What a program says of its own, in a log that is known."""
+    told = told_by("nemo.log", patterns=[r"(?P<init>TPU available)"])
+    assert kinds(told) == {"init": 1, "iteration": 6, "end": 1}
 
 
 @pytest.mark.parametrize(

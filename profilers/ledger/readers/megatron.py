@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from ...failslow.readers.formats import Megatron
 from ...failslow.readers.lines import number_in, rank_of
-from ..clocks import LineClock
 from ..happenings import Happening, HappeningKind
+from ..stamps import LineClock
 from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
 
 _SKIPPED = re.compile(rb"number of skipped iterations:\s*(\d{1,9})")

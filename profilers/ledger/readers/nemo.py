@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
-from ..clocks import LineClock
 from ..happenings import Happening
+from ..stamps import LineClock
 from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)

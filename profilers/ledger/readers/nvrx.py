@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..clocks import LineClock
 from ..happenings import Happening
+from ..stamps import LineClock
 from .reader import HappeningReader, Surroundings, text_of, unreadable_line
 
 _EVENT = re.compile(rb"Cycle: (?:\d{1,9}|Unknown) Event: (\w+) Node: (\S+) Rank: (\S+) Time: ([-0-9: .]+UTC)")

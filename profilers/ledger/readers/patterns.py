@@ -6,8 +6,8 @@ from typing import ClassVar, get_args
 
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.lines import number_text, rank_of
-from ..clocks import LineClock, unix_time
 from ..happenings import Happening, HappeningKind
+from ..stamps import LineClock, unix_time
 from .reader import MOST_CAUSE, HappeningReader, Progress, Surroundings, text_of, unreadable_line
 
 KINDS: tuple[HappeningKind, ...] = get_args(HappeningKind)
@@ -36,6 +36,11 @@ class PatternLog(HappeningReader):
         super().__init__(clock)
         self._patterns = [(compiled(pattern), _kind_of(pattern)) for pattern in patterns]
         self._progress = Progress()
+
+    @property
+    def tells_iterations(self) -> bool:
+        """Whether one of them does."""
+        return any(kind == "iteration" for _, kind in self._patterns)
 
     def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
         """What the first expression that fits finds."""

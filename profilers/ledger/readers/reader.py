@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from ....schemas.errors import InvalidInputError
-from ..clocks import LineClock
 from ..happenings import Happening, LogPlace
+from ..stamps import LineClock
 
 MOST_CAUSE = 200  # characters of a failure's cause
 

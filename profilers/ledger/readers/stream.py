@@ -5,16 +5,16 @@ with a mark are looked at.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import source_of
 from ...failslow.readers.formats import Csv, JsonLines, header_of, rows_by_first_line
 from ...failslow.readers.lines import plain
-from ..clocks import LineClock
 from ..happenings import Happening
 from ..log_count import LogCount
+from ..stamps import LineClock
 from .blocks import Block, blocks_of
 from .deepspeed import DeepSpeedLog
 from .launchers import Launchers
@@ -49,8 +49,8 @@ _CARRIAGE = re.compile(rb"[^\r]+")
 class _Listener:
     """A reader, and what it has found as long as nobody knows whether it is the right one."""
 
-    def __init__(self, reader: HappeningReader, is_common: bool) -> None:
-        self.reader, self.is_common = reader, is_common
+    def __init__(self, reader: HappeningReader) -> None:
+        self.reader = reader
         self.held: list[Happening] = []
         self.has_iterations = False
         self.garbled: list[tuple[str, str]] = []
@@ -64,7 +64,7 @@ class LogStream:
         count: hears of lines, formats and what is odd.
         zone: of stamps that name none.
         name: of the format; None: it is recognised.
-        patterns: a user's own expressions, which then are the format.
+        patterns: a user's own expressions: the format, where one of them tells of iterations, and else beside it.
     """
 
     def __init__(
@@ -77,15 +77,19 @@ class LogStream:
     ) -> None:
         self.files, self._count = files, count
         self._clock = LineClock(zone)
-        makers: list[Callable[[], HappeningReader]] = []
-        if patterns:
-            makers.append(lambda: PatternLog(self._clock, patterns))
-        if name is not None:
-            makers.append(lambda: READERS[name](self._clock))
-        self._chosen = [_Listener(make(), is_common=False) for make in makers]
-        self._common = [_Listener(kind(self._clock), is_common=True) for kind in _COMMON]
+        self._chosen: list[_Listener] = []
+        self._common = [_Listener(kind(self._clock)) for kind in _COMMON]
         self._candidates: list[_Listener] = []
-        self.format = "pattern" if patterns else name
+        self.format = name
+        if name is not None:
+            self._chosen.append(_Listener(READERS[name](self._clock)))
+        if patterns:
+            own = PatternLog(self._clock, patterns)
+            if own.tells_iterations:
+                self._chosen.append(_Listener(own))
+                self.format = name or own.NAME
+            else:
+                self._common.append(_Listener(own))
 
     def __iter__(self) -> Iterator[Happening]:
         """What the files tell, in the order of their lines.
@@ -126,10 +130,10 @@ class LogStream:
         first = next((line for line in block.data[:AHEAD].split(b"\n") if line.strip()), b"")
         kind = _row_reader(first)
         if kind is not None:
-            self._chosen = [_Listener(kind(self._clock), is_common=False)]
+            self._chosen = [_Listener(kind(self._clock))]
             self.format = kind.NAME
         else:
-            self._candidates = [_Listener(log(self._clock), is_common=False) for log in _LOGS]
+            self._candidates = [_Listener(log(self._clock)) for log in _LOGS]
 
     def _block(self, block: Block, lines: int, around: Surroundings) -> Iterator[Happening]:
         data, end = block

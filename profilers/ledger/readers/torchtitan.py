@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.formats import TorchTitan
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
-from ..clocks import LineClock
 from ..happenings import Happening, HappeningKind
+from ..stamps import LineClock
 from .reader import MOST_CAUSE, HappeningReader, Progress, Surroundings, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
