@@ -49,7 +49,8 @@ class LineClock:
             line: without its colours.
             anywhere: look further than its beginning.
         """
-        match = _STAMP.search(line, 0, len(line) if anywhere else _AT_THE_BEGINNING)
+        # Docker's JSON lines have their stamp at the end.
+        match = _STAMP.search(line, 0, len(line) if anywhere or line[:1] == b"{" else _AT_THE_BEGINNING)
         if match is None:
             return self._glog(line)
         time_s = self._time_s(match)

@@ -317,6 +317,22 @@ def test_any_encoding_is_read(tmp_path: Path, encoding: str) -> None:
     assert iterations(told_in(tmp_path, text.encode(encoding))) == [1, 2]
 
 
+def test_lines_that_containers_wrap_are_read(tmp_path: Path) -> None:
+    """Docker's JSON, whose stamp is at the end, and the stamps that containerd and kubectl put before lines."""
+    bare = megatron(7).replace("[2025-08-01 07:19:37] ", "")
+    docker = json.dumps({"log": bare, "stream": "stdout", "time": "2025-08-01T07:19:37.500Z"}) + "\n"
+    for text in (docker, "2025-08-01T07:19:37.500000001Z stdout F" + bare):
+        (told,) = told_in(tmp_path, text)
+        assert (told.iteration, told.time_s) == (7, pytest.approx(1754032777.5))
+
+
+def test_json_rows_tell_of_iterations(tmp_path: Path) -> None:
+    """Those of `rtk run --json` among them."""
+    rows = [{"event": "start", "tokens": 4096}, {"event": "iteration", "iteration": 3, "iteration_time_s": 0.25}]
+    told = told_in(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
+    assert [(one.iteration, one.took_s) for one in told] == [(3, 0.25)]
+
+
 def test_colours_and_other_countries_numbers_are_read(tmp_path: Path) -> None:
     """A comma for the decimals, points for the thousands, and a coloured word in between."""
     told = told_in(tmp_path, megatron(1, ms="1.234,5") + megatron(2, "2025-08-01 07:19:39", ms="\x1b[31m987,6\x1b[39m"))

@@ -10,7 +10,7 @@ from datetime import tzinfo
 
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import source_of
-from ...failslow.readers.formats import Csv, JsonLines, header_of, rows_by_first_line
+from ...failslow.readers.formats import Csv, JsonLines, header_of, names_a_time, plain_name, rows_by_first_line
 from ...failslow.readers.lines import plain
 from ..happenings import Happening
 from ..log_count import LogCount
@@ -43,6 +43,7 @@ _ROWS: tuple[type[HappeningReader], ...] = (LightningCsv, CsvRows, JsonRows)
 _COMMON: tuple[type[HappeningReader], ...] = (Launchers, CycleEvents)
 READERS: dict[str, type[HappeningReader]] = {kind.NAME: kind for kind in (*_LOGS, *_ROWS)}
 _LIGHTNING = {"step", "epoch"}
+_KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 _CARRIAGE = re.compile(rb"[^\r]+")
 
 
@@ -218,7 +219,10 @@ def _row_reader(first: bytes) -> type[HappeningReader] | None:
     if _LIGHTNING.issubset(names):
         return LightningCsv
     rows = rows_by_first_line(first)
-    return CsvRows if isinstance(rows, Csv) else JsonRows if isinstance(rows, JsonLines) else None
+    if isinstance(rows, JsonLines):
+        keys = [plain_name(key.decode("utf-8", "replace")) for key in _KEY.findall(first)]
+        return JsonRows if "event" in keys or names_a_time(keys) else None  # else lines of a log, wrapped in JSON
+    return CsvRows if isinstance(rows, Csv) else None
 
 
 def _hits(data: bytes, end: int, listeners: Sequence[_Listener]) -> list[tuple[int, int]]:
