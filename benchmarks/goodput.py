@@ -97,8 +97,8 @@ def accounting(path: str) -> dict[str, Any]:
         "processor_s": time.process_time() - begun_cpu_s,
         "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         "bytes": Path(path).stat().st_size,
-        "lines": ledger.lines.lines,
-        "iterations": ledger.iterations.done,
+        "lines": ledger.lines.read,
+        "iterations": ledger.iterations,
     }
 
 
