@@ -1,12 +1,14 @@
-"""The ledger of goodput: how fast it reads logs.
+"""The ledger of goodput: how fast it reads logs, and how right it is.
 
-`python benchmarks/goodput.py [--section speed] [--size 1GB] [-o FILE]`; sections that are not run again stay as they
-are in the file.
+`python benchmarks/goodput.py [--section speed|truth] [--size 1GB] [-o FILE]`; sections that are not run again stay as
+they are in the file.
 
-**speed**: logs of a gigabyte are written to a temporary folder and accounted by `rtk.goodput`, each in a process of its
-own: wall time, processor time and the peak of its memory. `iterations` is Megatron's log with a line for each interval
-of ten iterations and its timers, half of whose bytes are such lines; `chatty` has an iteration's line among 3,000 of
+**speed**: logs of a gigabyte are written to a temporary folder, and ledgers made of them, each in a process of its own:
+wall time, processor time and the peak of its memory. `iterations` is Megatron's log with a line for each interval of
+ten iterations and its timers, half of whose bytes are such lines; `chatty` has an iteration's line among 3,000 of
 NCCL's; `bars` is NeMo's progress bar, hundreds of steps a line.
+
+**truth**: `goodput_truth.py`.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
+from rtk.benchmarks.goodput_truth import truth
 from rtk.profilers.ledger.goodput import goodput
 from rtk.schemas.quantities import parse_bytes
 
@@ -88,16 +91,17 @@ def write_log(path: str, parts: Iterator[bytes], size_bytes: int) -> None:
             stream.write(b"".join(next(parts) for _ in range(100)))
 
 
-def accounting(path: str) -> dict[str, Any]:
-    """What it takes to account for a log, in this process."""
+def reading(path: str) -> dict[str, Any]:
+    """What it takes to read a log, in this process."""
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
-    ledger = goodput([path], gpus=64)
+    ledger = goodput([path], gpus=8)
     return {
         "wall_s": time.perf_counter() - begun_s,
         "processor_s": time.process_time() - begun_cpu_s,
         "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         "bytes": Path(path).stat().st_size,
         "lines": ledger.lines.read,
+        "telling": ledger.lines.telling,
         "iterations": ledger.iterations,
     }
 
@@ -110,12 +114,12 @@ def speed(size_bytes: int) -> dict[str, Any]:
             path = f"{folder}/{name}.log"
             write_log(path, parts(), size_bytes)
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                found[name] = pool.apply(accounting, (path,))
+                found[name] = pool.apply(reading, (path,))
         print(name, found[name], file=sys.stderr)
     return found
 
 
-SECTIONS: Mapping[str, Callable[[int], dict[str, Any]]] = {"speed": speed}
+SECTIONS: Mapping[str, Callable[[int], dict[str, Any]]] = {"speed": speed, "truth": truth}
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ A job has failures, hangs, checkpoints, roll-backs, slow phases, and clocks that
 is written as happenings (`happenings_of`) or as logs of a framework (`made_logs.py`).
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -26,8 +26,7 @@ class Told:
     Attributes:
         kind: as of a happening; a `failure` has its kind in `fault`.
         time_s: Unix time by the clock of the job, which may have been put back or forward.
-        iteration, took_s, steps: as of a happening.
-        resumes: after which iteration the attempt goes on.
+        iteration, took_s, steps: as of a happening; of an `init`, after which iteration training goes on.
     """
 
     kind: Literal["start", "rendezvous", "init", "load", "iteration", "save", "failure", "detected", "end"]
@@ -86,15 +85,14 @@ class MadeJob:
         shape: that was asked for.
         told: what it tells, in order.
         truth_s: seconds of the job by class.
-        failures_s: when each failure was noticed, by the clock of the job; of one without a word, when the next attempt
-            began.
+        failures_s: of each failure, when it began and when the next attempt did, in seconds of the job.
         iterations: that it has in the end.
     """
 
     shape: JobShape
     told: list[Told] = field(default_factory=list)
-    truth_s: Counter[LedgerClass] = field(default_factory=Counter)
-    failures_s: list[float] = field(default_factory=list)
+    truth_s: dict[LedgerClass, float] = field(default_factory=lambda: defaultdict(float))
+    failures_s: list[tuple[float, float]] = field(default_factory=list)
     iterations: int = 0
 
     @property
@@ -110,7 +108,7 @@ class _Maker:
         self.job, self.chance = MadeJob(shape), Random(shape.seed)
         self.time_s = BEGIN_S
         self.offset_s = 0.0
-        self.done: dict[int, Counter[LedgerClass]] = {}  # what the doing that counts has taken, by iteration
+        self.done: dict[int, dict[LedgerClass, float]] = {}  # what the doing that counts has taken, by iteration
         self.is_slow = 1.0
 
     def spend(self, name: LedgerClass, took_s: float) -> None:
@@ -129,7 +127,7 @@ class _Maker:
         self.tell("rendezvous")
         took_s = self.chance.uniform(5, 40)
         self.spend("load", took_s)
-        self.tell("init", took_s=took_s)
+        self.tell("init", took_s=took_s, iteration=0 if is_first else resumes)
         if not is_first and resumes:
             took_s = self.chance.uniform(10, 90)
             self.spend("load", took_s)
@@ -146,7 +144,7 @@ class _Maker:
         starting_s = self.chance.uniform(5, 40) if is_first else 0.0
         self.spend("load", starting_s)
         self.time_s += healthy_s + beyond_s
-        self.done[number] = Counter({"useful": healthy_s, "slow": beyond_s})
+        self.done[number] = {"useful": healthy_s, "slow": beyond_s}
         return healthy_s + beyond_s + starting_s
 
     def save(self, number: int) -> None:
@@ -157,6 +155,7 @@ class _Maker:
 
     def fail(self, number: int, fault: FaultKind) -> None:
         """An iteration that does not end; then everything after the failure, up to the next start."""
+        begun_s = self.time_s - BEGIN_S
         self.spend("detection", self.chance.uniform(0.05, 0.9) * self.job.shape.base_s)
         if fault == "hang":
             self.spend("detection", self.chance.choice((600.0, 1800.0)))
@@ -167,10 +166,8 @@ class _Maker:
         if fault == "silent":
             self.spend("idle", self.chance.uniform(60, 2400))
         else:
-            self.job.failures_s.append(self.time_s + self.offset_s)
             self.spend("idle", self.chance.expovariate(1 / 900.0) + 20.0)
-        if fault == "silent":
-            self.job.failures_s.append(self.time_s + self.offset_s)
+        self.job.failures_s.append((begun_s, self.time_s - BEGIN_S))
 
     def lose(self, after: int) -> None:
         """Everything after an iteration was done in vain."""
@@ -207,8 +204,9 @@ def make_job(shape: JobShape) -> MadeJob:
         maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines)
     maker.tell("end")
     job.iterations = len(maker.done)
-    for took in maker.done.values():
-        job.truth_s += took
+    for took_s in maker.done.values():
+        for name, spent_s in took_s.items():
+            job.truth_s[name] += spent_s
     return job
 
 

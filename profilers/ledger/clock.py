@@ -91,6 +91,14 @@ class JobClock:
         self.elapsed_us += passed_us
         return passed_us
 
+    def begin_earlier(self, by_us: int) -> None:
+        """The first thing that happened had begun so much before its line."""
+        self.elapsed_us += by_us
+        self._offset_us += by_us
+        self._begin_us -= by_us
+        if self.begin_s is not None:
+            self.begin_s = self._begin_us / US
+
     def sign(self, happening: Happening) -> int | None:
         """When a line says that somebody lives, in elapsed time; None: it does not say."""
         if happening.time_s is None or self.begin_s is None:
