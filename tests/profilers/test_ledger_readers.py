@@ -19,7 +19,7 @@ from rtk.profilers.ledger.happenings import Happening
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.reading import read_happenings
-from rtk.profilers.ledger.stamps import LineClock
+from rtk.profilers.ledger.stamps import LineClock, zone_of
 from rtk.schemas.errors import InvalidInputError
 
 LOGS = Path(__file__).parent / "logs"
@@ -456,6 +456,13 @@ def test_stamps_with_a_zone_are_of_it() -> None:
     clock = LineClock(ZoneInfo("Asia/Tokyo"))
     same = [b"2025-06-20T10:13:39.5Z x", b"2025-06-20T12:13:39.500+02:00 x", b"[2025-06-20 19:13:39,500] x"]
     assert len({clock.of(line) for line in same}) == 1
+
+
+def test_a_zone_that_is_none_is_refused() -> None:
+    """With the option's name."""
+    with pytest.raises(InvalidInputError, match="no time zone is named Europe/Bonn"):
+        zone_of("Europe/Bonn")
+    assert LineClock(zone_of("UTC")).of(b"1970-01-02 00:00:00") == 86400.0
 
 
 # A user's own expressions.
