@@ -11,7 +11,7 @@ from typing import ClassVar
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
 from ..happenings import Happening
 from ..stamps import LineClock
-from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
+from .reader import HappeningReader, Progress, LineContext, text_of, unreadable_line
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
 _TIMING = re.compile(rb"train_step_timing in s[:=]\s?" + NUMBER)
@@ -45,7 +45,7 @@ class NemoLog(HappeningReader):
         self._progress = Progress()
         self._told: int | None = None
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         if b"global_step" in line:
             yield from self._iteration(line, around)
@@ -69,7 +69,7 @@ class NemoLog(HappeningReader):
         elif b"`Trainer.fit` stopped" in line:
             yield Happening("end", time_s, around.place)
 
-    def _iteration(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def _iteration(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         if b"raining" not in line and b"Epoch" not in line:
             return
         step = _STEP.search(line)

@@ -15,14 +15,14 @@ from ...failslow.readers.lines import plain
 from ..happenings import Happening
 from ..log_count import LogCount
 from ..stamps import LineClock
-from .blocks import Block, blocks_of
+from .blocks import LogBlock, blocks_of
 from .deepspeed import DeepSpeedLog
 from .launchers import Launchers
 from .megatron import MegatronLog
 from .nemo import NemoLog
 from .nvrx import CycleEvents
 from .patterns import PatternLog
-from .reader import HappeningReader, Surroundings
+from .reader import HappeningReader, LineContext
 from .series import CsvRows, DlLoggerLog, JsonRows, LightningCsv, MlPerfLog, NanoGptLog
 from .torchtitan import TorchTitanEvents, TorchTitanLog
 
@@ -47,7 +47,7 @@ _KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 _CARRIAGE = re.compile(rb"[^\r]+")
 
 
-class _Listener:
+class _ReaderAtWork:
     """A reader, and what it has found as long as nobody knows whether it is the right one."""
 
     def __init__(self, reader: HappeningReader) -> None:
@@ -78,19 +78,19 @@ class LogStream:
     ) -> None:
         self.files, self._count = files, count
         self._clock = LineClock(zone)
-        self._chosen: list[_Listener] = []
-        self._common = [_Listener(kind(self._clock)) for kind in _COMMON]
-        self._candidates: list[_Listener] = []
+        self._chosen: list[_ReaderAtWork] = []
+        self._common = [_ReaderAtWork(kind(self._clock)) for kind in _COMMON]
+        self._candidates: list[_ReaderAtWork] = []
         self.format = name
         if name is not None:
-            self._chosen.append(_Listener(READERS[name](self._clock)))
+            self._chosen.append(_ReaderAtWork(READERS[name](self._clock)))
         if patterns:
             own = PatternLog(self._clock, patterns)
             if own.tells_iterations:
-                self._chosen.append(_Listener(own))
+                self._chosen.append(_ReaderAtWork(own))
                 self.format = name or own.NAME
             else:
-                self._common.append(_Listener(own))
+                self._common.append(_ReaderAtWork(own))
 
     def __iter__(self) -> Iterator[Happening]:
         """What the files tell, in the order of their lines.
@@ -107,7 +107,7 @@ class LogStream:
             self._count.remark("stamps say no year: 2000 is taken for it", source_of(self.files[0]))
 
     def _file(self, file: str) -> Iterator[Happening]:
-        around, lines = Surroundings(source_of(file)), 0
+        around, lines = LineContext(source_of(file)), 0
         self._count.files += 1
         self._count.formats[around.file] = self.format
         is_first = True
@@ -124,19 +124,19 @@ class LogStream:
             self._count.formats[around.file] = self.format
         self._count.lines += lines
 
-    def _begin(self, block: Block) -> None:
+    def _begin(self, block: LogBlock) -> None:
         """Rows are known by their first line; for logs, all readers listen."""
         if self._chosen or self._candidates:
             return
         first = next((line for line in block.data[:AHEAD].split(b"\n") if line.strip()), b"")
         kind = _row_reader(first)
         if kind is not None:
-            self._chosen = [_Listener(kind(self._clock))]
+            self._chosen = [_ReaderAtWork(kind(self._clock))]
             self.format = kind.NAME
         else:
-            self._candidates = [_Listener(log(self._clock)) for log in _LOGS]
+            self._candidates = [_ReaderAtWork(log(self._clock)) for log in _LOGS]
 
-    def _block(self, block: Block, lines: int, around: Surroundings) -> Iterator[Happening]:
+    def _block(self, block: LogBlock, lines: int, around: LineContext) -> Iterator[Happening]:
         data, end = block
         listeners = [*self._chosen, *self._candidates, *self._common]
         begin = stop = counted = 0
@@ -153,14 +153,14 @@ class LogStream:
                 seen |= 1 << place
                 yield from self._read(listeners[place], line, around)
 
-    def _read(self, listener: _Listener, line: bytes, around: Surroundings) -> Iterable[Happening]:
+    def _read(self, listener: _ReaderAtWork, line: bytes, around: LineContext) -> Iterable[Happening]:
         if b"\r" not in line:
             return self._heard(listener, plain(line), around)
         marks = listener.reader.MARKS
         parts = [part for part in _CARRIAGE.findall(line) if not marks or any(mark in part for mark in marks)]
         return [told for part in parts for told in self._heard(listener, plain(part), around)]
 
-    def _heard(self, listener: _Listener, line: bytes, around: Surroundings) -> Sequence[Happening]:
+    def _heard(self, listener: _ReaderAtWork, line: bytes, around: LineContext) -> Sequence[Happening]:
         """What one line tells one reader: held as long as nobody is chosen."""
         try:
             told = list(listener.reader.read(line, around))
@@ -198,7 +198,7 @@ class LogStream:
         self._count.telling += len({told.where for told in held})
         yield from held
 
-    def _note_garbled(self, listener: _Listener) -> None:
+    def _note_garbled(self, listener: _ReaderAtWork) -> None:
         for what, where in listener.garbled:
             self._count.garbled += 1
             self._count.remark(f"not understood: {what}", where)
@@ -225,7 +225,7 @@ def _row_reader(first: bytes) -> type[HappeningReader] | None:
     return CsvRows if isinstance(rows, Csv) else None
 
 
-def _hits(data: bytes, end: int, listeners: Sequence[_Listener]) -> list[tuple[int, int]]:
+def _hits(data: bytes, end: int, listeners: Sequence[_ReaderAtWork]) -> list[tuple[int, int]]:
     """Where marks stand in a block, and whose they are; for a reader without marks, each line."""
     hits: list[tuple[int, int]] = []
     for place, listener in enumerate(listeners):
