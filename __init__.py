@@ -12,6 +12,7 @@ from .schemas.display import Displayed
 if TYPE_CHECKING:
     from .accounting import account as account
     from .benchmarks.papers.catalogue import reproduce as reproduce
+    from .bubbling import bubble as bubble
     from .calibrating import read_calibration as read_calibration
     from .exporting import export_checkpoint as export_checkpoint
     from .planners.explain.explain import explain as explain
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from .running import coordinate as coordinate
     from .running import run as run
     from .schemas.atlas import Atlas as Atlas
+    from .schemas.bubble import BubbleReport as BubbleReport
     from .schemas.check import check_plan as _check_plan
     from .schemas.check import check_timeline as check_timeline
     from .schemas.columns import Selection as Selection
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from .schemas.trace import TraceEvent as TraceEvent
     from .shaping import plan_best as plan_best
     from .sweeping import sweep as sweep
+    from .viz.bubble import words_of_bubble as words_of_bubble
     from .viz.diff import as_words as _as_words
     from .viz.diff import diff_plans as _diff_plans
     from .whole_flow import quickstart as quickstart
@@ -97,6 +100,7 @@ __version__ = "0.2.0"
 # Where each name is, and what it is called there if that is not the same.
 _PLACES = {
     "Atlas": "schemas.atlas",
+    "BubbleReport": "schemas.bubble",
     "Coordinator": "runners.resilience.server:Server",
     "GoodputLedger": "schemas.ledger",
     "JobConfig": "runners.training",
@@ -117,6 +121,7 @@ _PLACES = {
     "TraceOptions": "runners.traces.read",
     "TrainingConfig": "runners.training",
     "account": "accounting",
+    "bubble": "bubbling",
     "check_timeline": "schemas.check",
     "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",
@@ -166,6 +171,7 @@ _PLACES = {
     "trace_generate": "runners.traces.verbs",
     "trace_show": "runners.traces.verbs",
     "verify": "schemas.check:check_plan",
+    "words_of_bubble": "viz.bubble",
     "words_of_diff": "viz.diff:as_words",
     "words_of_explanation": "planners.explain.words",
     "write": "wiring",

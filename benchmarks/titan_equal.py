@@ -1,9 +1,9 @@
 """A plan under torchtitan's trainer, run by rtk and by torch: `python benchmarks/titan_equal.py [-o FILE]`.
 
 In an environment that has torchtitan 0.3.0 (`.ci/run` makes one). Two stages of its debug Llama on CPUs, 3 steps of
-AdamW, as in tests/runners/test_titan.py: gradient norms of torch's own 1F1B, and how far others are from it: rtk, and
-torch by what `rtk export --to torchtitan` writes, among them a zero-bubble order under `fully_shard`, where torch has
-been seen to compute wrong gradients.
+AdamW, as in tests/runners/test_titan.py: gradient norms of torch's own schedule for a placement (1F1B where a rank has
+one stage), and how far others are from it: rtk, and torch by what `rtk export --to torchtitan` writes, among them a
+zero-bubble order under `fully_shard`, where torch has been seen to compute wrong gradients.
 """
 
 import argparse
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.tests.runners.test_titan import EXPORTED, Case, train_all
+from rtk.tests.runners.test_titan import EXPORTED, OWN, Case, train_all
 
-REFERENCE: Case = ("1f1b", "torch's own", 1)
 OTHERS: tuple[Case, ...] = (
     ("1f1b", "rtk", 1),
     ("zero-bubble", "rtk", 1),
@@ -36,13 +35,12 @@ def main() -> None:
     parser.add_argument("-o", "--output", default="-")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = train_all(Path(folder), (REFERENCE, *OTHERS))
-    wanted = found[REFERENCE]
+        found = train_all(Path(folder), tuple(dict.fromkeys((*OWN.values(), *OTHERS))))
     runs = {
         f"{runtime}, {schedule}": {
             "norms": made[-1]["norms"],
             "losses": made[-1]["losses"],
-            "parameter_difference": difference(made, wanted),
+            "parameter_difference": difference(made, found[OWN[schedule]]),
         }
         for (schedule, runtime, _), made in found.items()
     }

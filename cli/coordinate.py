@@ -1,6 +1,7 @@
 """`rtk coordinate`: the coordinator of a resilient run, started on its own."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ def command(
 
     read = read_valid_plan(plan, profile)
     logs = logs_of(script)
-    controller = controller_of(read, how)
+    controller = controller_of(read, replace(how, profile=profile) if how.lower_degree else how)
     (host, port), secret = parse_listening(listen, where="--listen"), _secret(secret_file)
     journal = controller.take_over(log, standby)
     # What the plan tells of the run; only the workers know it for sure.

@@ -123,6 +123,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk monitor -- torchrun --nproc-per-node 4 train.py",
         "rtk monitor -o slow.html -- python train.py",
     ),
+    "bubble": (
+        "rtk bubble timeline.json --plan plan.json",
+        "rtk bubble traces/ -o bubbles.html",
+        "rtk bubble train.log --json",
+    ),
     "detect": (
         "rtk detect train.log",
         "rtk detect train.log -o slow.svg --exit-code",

@@ -8,7 +8,7 @@ COMMANDS = {
     "Start": ("quickstart", "init", "config"),
     "Plan": ("profile", "plan", "explain", "verify"),
     "Run": ("simulate", "run", "coordinate", "checkpoint"),
-    "Watch": ("monitor", "detect", "goodput", "doctor", "probe"),
+    "Watch": ("monitor", "detect", "goodput", "bubble", "doctor", "probe"),
     "Decide": ("trace", "replay", "sweep", "reproduce"),
     "Files": ("viz", "diff", "export", "import", "schema"),
     "Help": ("help", "completion"),
@@ -49,7 +49,7 @@ PANELS = {
                  "--pays-within"),
     "Resilience": (
         "--policy", "--atlas", "--normalize-within", "--mitigate", "--host-memory", "--heartbeat-limit",
-        "--stall-limit", "--tp-across", "--regroup", "--checkpoint", "--checkpoint-every", "--resume",
+        "--stall-limit", "--tp-across", "--lower-degree", "--regroup", "--checkpoint", "--checkpoint-every", "--resume",
     ),
     "Failing nodes": ("--mtbf", "--repair", "--distribution", "--shape", "--repair-distribution", "--repair-sigma",
                       "--rack-size", "--rack-mtbf", "--rack-repair", "trace generate --gpus-per-node", "--gpu-mtbf",

@@ -19,7 +19,7 @@ from ..schemas.plan import name_of
 from ..schemas.quantities import print_change, print_time
 from ..schemas.text import counted, listed
 from .learning_curve import FAILED
-from .run_output import StoryLine, RunStory, clock, print_loss, printable
+from .run_output import RunStory, StoryLine, clock, print_loss, printable
 
 LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
 WIDEST = 120

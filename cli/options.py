@@ -695,6 +695,14 @@ class LeadOptions(AnswerOptions):
             help="Take workers whose GPUs are on several machines; each layer's sums then go over the network.",
         ),
     ] = False
+    lower_degree: Annotated[
+        bool,
+        typer.Option(
+            "--lower-degree/--no-lower-degree",
+            help="A worker of several GPUs that loses one goes on with fewer, as a slow worker, where iterations are "
+            "predicted to be shorter than without it; --profile says how slow, else the numbers of GPUs.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -348,7 +348,8 @@ class JobConfig:
     `policy` is the name of one that a running job obeys; None: Oobleck's where it has made the plan, else jointly.
     `checkpoint_every` is a duration with its unit, such as `10min`, or a number of iterations; 0: only at the end.
     `page` is the port, or `host:port`, of a live page. Names that end in `_s` are in s, `host_memory` is in bytes.
-    `tp_across` lets the GPUs of a worker be on several machines.
+    `tp_across` lets the GPUs of a worker be on several machines; `lower_degree` lets a worker go on with the GPUs that
+    are left to it, at times that the `profile` behind the plan tells, a file.
     """
 
     iterations: int = 10
@@ -368,6 +369,8 @@ class JobConfig:
     log_to: Sequence[str] | None = None
     page: str | None = None
     tp_across: bool = False
+    lower_degree: bool = False
+    profile: str | None = None
 
 
 def checkpoints_due(every: int | str) -> tuple[int, float | None]:

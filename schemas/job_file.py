@@ -205,6 +205,8 @@ KEYS = (
            _at("--stall-limit", *_LED), only=_LEADING),
     JobKey("training", "tp_across", _FLAG, "true", "Workers' GPUs may be on several machines.",
            _at("--tp-across", *_LED), only=_LEADING),
+    JobKey("training", "lower_degree", _FLAG, "true", "A worker that loses a GPU goes on with fewer, where that pays.",
+           _at("--lower-degree", *_LED), only=_LEADING),
     JobKey("training", "timeline", _TEXT, '"timeline.json"', "Write the measured timeline here.",
            _at("--timeline", *_LED), is_path=True, only=_LEADING),
     JobKey("training", "metrics", _TEXT, '"metrics.jsonl"', "Append what happens to this JSON-lines file.",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..schemas.columns import TimelineColumns, columns_of, worker_place
+from ..schemas.messages import messages_of
 from ..schemas.orders import KINDS, NONE
 from .facts import Labelled, curves_of, workers_of
 from .style import LOOKS
@@ -133,30 +134,6 @@ def _arrows(shown: TimelineColumns, pids: dict[str, int], number: int) -> Iterat
             yield f'{{{common},"ph":"s","pid":{from_pid},"tid":{COMPUTE},"ts":{from_us}}}'
             yield f'{{"bp":"e",{common},"ph":"f","pid":{to_pid},"tid":{COMPUTE},"ts":{to_us}}}'
             number += 1
-
-
-def messages_of(shown: TimelineColumns) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
-    """The spans that wait for a message, and for each the one that sends it; of what was done twice the last one."""
-    rows = np.flatnonzero(shown.is_computed & (shown.kind != KINDS.index("W")))
-    is_forward = shown.kind[rows] == KINDS.index("F")
-    stage = shown.virtual_stage[rows]
-    # One number for direction, iteration, micro-batch and stage, with a free place beside the outermost stages.
-    key = is_forward.astype(np.int64)
-    for column in (shown.iteration, shown.pipeline, shown.microbatch):
-        values, place = np.unique(column[rows], return_inverse=True)
-        key = key * max(len(values), 1) + place
-    depth = int(stage.max(initial=0)) + 3
-    key = key * depth + stage + 1
-    keys, first = np.unique(key, return_index=True)
-    _, from_behind = np.unique(key[::-1], return_index=True)
-    last = len(key) - 1 - from_behind
-    order = np.argsort(first)
-    from_key = keys[order] + np.where(is_forward[first[order]], -1, 1)
-    at = np.searchsorted(keys, from_key).clip(max=max(len(keys) - 1, 0))
-    found = keys[at] == from_key if len(keys) else np.zeros(0, dtype=bool)
-    receiver, sender = rows[last[order][found]], rows[last[at[found]]]
-    passed = shown.worker[receiver] != shown.worker[sender]  # what a worker hands to itself is no message
-    return receiver[passed], sender[passed]
 
 
 def _instants(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[Record]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..schemas.bubble import BubbleReport
 from ..schemas.columns import columns_of
 from ..schemas.errors import InvalidInputError
 from ..schemas.ledger import GoodputLedger
@@ -161,6 +162,23 @@ def _of_ledgers(documents: Sequence[GoodputLedger], names: Sequence[str]) -> Dra
     )
 
 
+def _of_bubbles(documents: Sequence[BubbleReport], names: Sequence[str]) -> Drawing:
+    """A report of bubbles: a bar a stage."""
+    from .bubble import bubble_chart, bubble_html, bubble_picture, title_of_bubble
+
+    (report,) = documents
+    return Drawing(
+        lambda title: bubble_html(report, title),
+        lambda title: bubble_picture(report, title),
+        lambda: _no_trace(
+            "a report of bubbles has no trace: it knows stages only as sums of seconds",
+            f"draw it as {' or '.join(PICTURE_ENDINGS)}, or the timeline that it was made from",
+        ),
+        lambda width: [bubble_chart(report, width)],
+        title=title_of_bubble(report),
+    )
+
+
 def _no_trace(what: str, fix: str) -> Iterator[str]:
     raise InvalidInputError(what, where=f"--json, or an output in {', '.join(TRACE_ENDINGS)}", fix=fix)
 
@@ -185,6 +203,7 @@ PAINTERS: dict[type[Any], Painter] = {
     Templates: Painter("templates", _of_templates, alone="pipeline templates"),
     ReplayReport: Painter("replays", _of_replays),
     GoodputLedger: Painter("ledgers", _of_ledgers, alone="a ledger"),
+    BubbleReport: Painter("reports of bubbles", _of_bubbles, alone="a report of bubbles"),
 }
 
 

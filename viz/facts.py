@@ -22,7 +22,8 @@ Points = tuple[tuple[float, float], ...]
 MARK_CHARACTERS = 60
 MOST_SAID = 12  # events of one moment
 # What follows from other events of the moment is said after them.
-_CONSEQUENCES = {"epoch": 1, "copy": 2, "resend": 2, "wait": 2, "leave": 2, "orphans": 2, "replaced": 2}
+_AFTERWARDS = ("copy", "resend", "wait", "leave", "orphans", "replaced", "lowered", "raised")
+_CONSEQUENCES = {"epoch": 1, **dict.fromkeys(_AFTERWARDS, 2)}
 # The events after which a worker is not there, until it computes again, and what is said of it.
 GONE_AFTER = {"failure": "failed", "fail": "failed", "stop": "stopped", "leave": "left"}
 NO_PLACE = "not in the plan"

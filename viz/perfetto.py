@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..schemas.columns import TimelineColumns, columns_of
+from ..schemas.messages import messages_of
 from ..schemas.orders import NONE
 from ..schemas.timeline import Event
-from .chrome import STREAMS, categories_of, messages_of, streams_of
+from .chrome import STREAMS, categories_of, streams_of
 from .facts import Labelled, Points, curves_of, workers_of
 from .protobuf import Rows, data, fixed64, joined, message, number, text
 

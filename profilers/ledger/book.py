@@ -562,6 +562,7 @@ class Book:
             entry.us[name] -= us
             self._open_us += us
         entry.alarm_us.clear()
+        entry.starting_us = min(entry.starting_us, entry.us["restart"])
         entry.failure, entry.noticed_us, entry.detected, entry.ended = None, None, False, "open"
 
     def _note_sign(self, happening: Happening) -> None:

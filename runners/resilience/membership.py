@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import fsum, isfinite, sqrt
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from .protocol import (
     Copy,
     Epoch,
     Hello,
+    Leaving,
     MeetingPoint,
     MicrobatchLoss,
     RankAssignment,
@@ -47,7 +48,7 @@ class Member:
         place: what it plays in the present epoch.
         holds: the layers, ranges [first, stop), whose state, as of the last commit, it has: until it says that it is
             ready, those from before the epoch.
-        is_leaving: it will go at the next commit.
+        leaving: by which it has said that it will go at the next commit; None: it has not.
         others: host:port of its meeting places on other networks.
         regroups: whether it can tell what it has of an iteration under way.
         further: where its ranks after the first are met.
@@ -58,10 +59,15 @@ class Member:
     store: str
     place: Place
     holds: tuple[Layers, ...] | None = None
-    is_leaving: bool = False
+    leaving: Leaving | None = None
     others: tuple[str, ...] = ()
     regroups: bool = False
     further: tuple[MeetingPoint, ...] = ()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it has said that it will go."""
+        return self.leaving is not None
 
     def unseated(self, now_s: float, gives: bool) -> "Newcomer":
         """It has no place any more, and waits for one; whether it `gives` others what it holds first."""
@@ -99,7 +105,7 @@ class Newcomer:
     def seated(self, connection: int) -> Member:
         """It has a place, of which nobody knows yet."""
         return Member(
-            self.name, connection, self.store, (0, 0), self.holds, False, self.others, self.regroups, self.further
+            self.name, connection, self.store, (0, 0), self.holds, None, self.others, self.regroups, self.further
         )
 
     def seat(self) -> RankAssignment:
@@ -203,24 +209,35 @@ def leavers(members: Mapping[str, Member], seated: Iterable[str], is_sharded: bo
     """Members that go at the next change: all who were asked to.
 
     Where the optimizer is sharded, each part of its state is with two workers only: then one of a layer's holders goes
-    at a time, and nobody while somebody is lost. The others go one change later.
+    at a time, and nobody while somebody is lost. The others go one change later. Who goes only if it is spared
+    (`Leaving.if_spared`) does so alone, while nobody is lost and others have the state of all its layers.
 
     Args:
         members: by name.
         seated: the names of those who sit in the present epoch; who is no member any more is lost.
         is_sharded: whether parts of a state are to be kept.
     """
-    leaving = [one for one in members.values() if one.is_leaving]
+    leaving = [one for one in members.values() if one.leaving is not None and not one.leaving.if_spared]
+    are_all_there = all(name in members for name in seated)
+    if not leaving:
+        spared = (one.name for one in members.values() if one.is_leaving and are_all_there and _is_spared(one, members))
+        return tuple(islice(spared, 1))
     if not is_sharded:
         return tuple(one.name for one in leaving)
     found: list[str] = []
     taken = set[int]()
-    for one in leaving if all(name in members for name in seated) else ():
+    for one in leaving if are_all_there else ():
         layers = layers_in(one.holds or ())
         if layers.isdisjoint(taken):
             found.append(one.name)
             taken |= layers
     return tuple(found)
+
+
+def _is_spared(member: Member, members: Mapping[str, Member]) -> bool:
+    """Whether others have the state of all that a member has."""
+    others = (layers_in(one.holds or ()) for one in members.values() if one is not member)
+    return layers_in(member.holds or ()) <= set[int]().union(*others)
 
 
 def state_lost(layers: Collection[int]) -> str:

@@ -7,9 +7,9 @@ from pydantic import Discriminator, Field, TypeAdapter, ValidationError
 
 from ...schemas.checkpoint import CheckpointFile
 from ...schemas.errors import InvalidInputError
-from ...schemas.fields import STRICT, Index, Name, Seconds
+from ...schemas.fields import STRICT, Factor, Index, Name, Seconds
 from ...schemas.plan import Layers, Plan, rank_name
-from ...schemas.protocols import Measured
+from ...schemas.protocols import DegreeFactors, Measured
 from ...schemas.resumption import LedgerEntry, Rest, Standing
 
 # Before a worker has shown that it knows the secret, it has nothing long to say.
@@ -78,6 +78,9 @@ class Hello:
         ranks: how many ranks its worker has.
         further: where the ranks after the first are met, in the hello of a whole worker (unit_gate.py); a process
             says nothing of others.
+        degrees: smaller numbers of ranks that could share what it trains (`Reshape`).
+        shape: which rank of how many it has become since (`Reshaped`); None: as it was started.
+        slowdown: how many times as long as planned a whole worker's operations take, as far as that is known already.
     """
 
     proof: str
@@ -95,9 +98,17 @@ class Hello:
     rank: Index = 0
     ranks: Annotated[int, Field(ge=1)] = 1
     further: tuple[MeetingPoint, ...] = ()
+    degrees: tuple[Index, ...] = ()
+    shape: tuple[Index, Index] | None = None
+    slowdown: Factor = 1.0
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def share(self) -> int:
+        """Which of its worker's ranks the process is now."""
+        return self.rank if self.shape is None else self.shape[0]
 
     @property
     def process(self) -> str:
@@ -379,6 +390,26 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
+class Reshape:
+    """Coordinator, to a process of a worker that has no place as it is: leave everything, and be this rank of so many.
+
+    It makes its stage anew, and says `Reshaped` once it is ready to be seated.
+
+    Attributes:
+        rank: which of the worker's ranks.
+        ranks: how many share the worker's layers.
+        slowdown: how many times as long as planned its operations last then, for those of a paced run.
+    """
+
+    rank: Index
+    ranks: Annotated[int, Field(ge=1)]
+    slowdown: Factor = 1.0
+    kind: Literal["reshape"] = "reshape"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Coordinator: the job is over, or over for this worker."""
 
@@ -562,9 +593,24 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
-    """A worker was told to go (SIGTERM) and will, at the next commit."""
+class Reshaped:
+    """A process has become another rank of its worker, as it was told to (`Reshape`), and is ready to be seated."""
 
+    rank: Index
+    ranks: Annotated[int, Field(ge=1)]
+    kind: Literal["reshaped"] = "reshaped"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker was told to go (SIGTERM) and will, at the next commit.
+
+    `if_spared`: only where others have all that it holds, and nobody else is lost or goes.
+    """
+
+    if_spared: bool = False
     kind: Literal["leaving"] = "leaving"
 
     __pydantic_config__ = STRICT
@@ -659,6 +705,7 @@ FromWorker = (
     | LossesTold
     | Suspect
     | Whereabouts
+    | Reshaped
     | Leaving
     | Saved
     | Published
@@ -667,7 +714,7 @@ FromWorker = (
     | Bye
 )
 # What a worker reads.
-FromCoordinator = Challenge | Welcome | Refused | Regroup | Epoch | Commit | Halt | Publish | Inquiry | End
+FromCoordinator = Challenge | Welcome | Refused | Regroup | Epoch | Commit | Halt | Publish | Inquiry | Reshape | End
 
 _FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[FromWorker, Discriminator("kind")])
 _FROM_COORDINATOR: TypeAdapter[Any] = TypeAdapter(Annotated[FromCoordinator, Discriminator("kind")])
@@ -729,6 +776,7 @@ class Job:
         spare_ranks: processes of workers of several ranks that must wait before the job starts, beside those who begin;
             those of `newcomers` are among them.
         tp_across: whether ranks of a worker may be on several machines.
+        lower: at which smaller degrees workers may go on that have lost a rank (lowering.py); None: they wait.
     """
 
     plan: Plan
@@ -745,3 +793,4 @@ class Job:
     taken: int | None = None
     spare_ranks: int = 0
     tp_across: bool = False
+    lower: DegreeFactors | None = None

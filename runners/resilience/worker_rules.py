@@ -40,6 +40,7 @@ from .protocol import (
     Published,
     Ready,
     Regroup,
+    Reshape,
     Returning,
     Saved,
     Saver,
@@ -50,7 +51,7 @@ from .protocol import (
     Vote,
 )
 
-Turn = Epoch | Regroup | Halt | End  # what ends an epoch, whatever is under way in it
+Turn = Epoch | Regroup | Halt | Reshape | End  # what ends an epoch, whatever is under way in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +234,9 @@ class PublishWhole(Action):
 
 @dataclass(frozen=True, slots=True)
 class Retire(Action):
-    """The job, or this worker's part in it, is over; nothing comes after it."""
+    """The job, or this worker's part in it as it is, is over; nothing comes after it."""
 
-    end: End
+    end: End | Reshape
 
 
 Acting = Generator[Action, Any, None]
@@ -336,7 +337,7 @@ class WorkerRules:
         self.action = self._thread.throw(_TouchLostError(reason, peer))
 
     def _live(self) -> Acting:
-        while not isinstance(turn := (yield from self._next_turn()), End):
+        while not isinstance(turn := (yield from self._next_turn()), End | Reshape):
             if isinstance(turn, Epoch):
                 yield from self._live_through(turn)
             elif isinstance(turn, Regroup):
@@ -488,7 +489,7 @@ class WorkerRules:
         """Obey the next message, but for what ends the epoch, which is the next turn."""
         message: FromCoordinator = yield Listen()
         match message:
-            case Epoch() | Regroup() | Halt() | End():
+            case Epoch() | Regroup() | Halt() | Reshape() | End():
                 self._turn = message
             case Commit(number, done) if (
                 self.epoch and number == self.epoch.epoch and self.committed < done <= self.voted
@@ -574,6 +575,8 @@ class Unanswered:
                 self.returning = Returning(message.epoch, message.iteration - 1)
             case Commit():
                 self.returning = Returning(message.epoch, message.iteration)
+            case Reshape():  # it has no part any more in what it has said
+                self._kept = {key: kept for key, kept in self._kept.items() if isinstance(kept, Leaving)}
         self._kept = {key: kept for key, kept in self._kept.items() if not _answers(message, kept)}
 
 

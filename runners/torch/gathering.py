@@ -18,7 +18,7 @@ from .transport import Transport
 # Above the tags of all messages of a program, below those of copies; two for each layer and type, by turns.
 GATHER_TAG = 0x60000000
 _TYPES = 8  # of parameters in a layer, at most
-LOOK_AHEAD = 3  # layers whose receives are announced, so that buffers for few of them are there at once
+LOOK_AHEAD = 3  # layers that are under way together, so that buffers for few of them are there at once
 
 Peers = Mapping[int, tuple[int, ...]]  # of each layer the workers that hold it, ascending
 
@@ -78,7 +78,7 @@ class Gathering:
             for ahead in layers[place : place + LOOK_AHEAD]:
                 if ahead not in posted:
                     posted[ahead] = self._post(ahead, transport, version)
-            self._send(layer, transport, version)
+                    self._send(ahead, transport, version)  # so that nobody waits for all others at each layer
             for owner, room in posted.pop(layer).items():
                 found = [transport.receive(_tag(layer, kind, version), owner) for kind in range(len(room))]
                 self.blocks.unpack(self._owned(layer, owner), found, version)

@@ -1,12 +1,14 @@
 """A worker's way to the others in one epoch: who is reached directly, who by delegates, and what is measured of it."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 import torch
 
+from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import delay_at_home_s
 from ...schemas.slices import TensorCut
 from ..program import Program, RankPair, Receive, Send, Sending, delegated_pairs, sends_of
@@ -18,12 +20,12 @@ from .faults import DelayedTransport, Injection
 from .gloo import Sidestep
 from .layout import GroupedTransport, RankLayout, points_of
 from .probe import Probes
-from .rendezvous import all_answer, meet
+from .rendezvous import all_answer, in_thread, meet
 from .slice_sums import cuts_in, slice_groups
 from .staging import HostStaging
 from .task import Task
 from .team import Team
-from .transport import Sample, Transfers, Transport
+from .transport import LostTouchError, Sample, StalledError, Transfers, Transport
 
 # A needed message that takes so many iterations to come is held for lost, though never before STALL_S.
 STALL_ITERATIONS = 50
@@ -273,6 +275,27 @@ def see_everybody(task: Task, epoch: Epoch, rank: int) -> None:
     points = enumerate(points_of(epoch.present))
     places = [point.others[aside[i] - 1] if i in aside else point.store for i, point in points]
     all_answer(places, task.secret, apart - {own})
+
+
+def peer_lost(error: RuntimeFailedError, task: Task, epoch: Epoch, rank: int, superseded: "Future[None]") -> str | None:
+    """With which worker communication broke, if the error knows, or it is found out before the epoch is over.
+
+    Args:
+        error: with which it broke.
+        task: what is trained, and by whom.
+        epoch: who is there.
+        rank: this worker's.
+        superseded: done as soon as the epoch is over.
+    """
+    found: BaseException | None = error
+    if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
+        probing = in_thread(lambda: see_everybody(task, epoch, rank), "probing")
+        wait([probing, superseded], return_when=FIRST_COMPLETED)
+        found = probing.exception() if probing.done() else None
+    if not isinstance(found, LostTouchError):
+        return None
+    worker, _ = RankLayout.of_seats(epoch.present).seats[found.peer]
+    return None if worker == rank else epoch.present[worker].worker  # of its own ranks one is gone, or soon lost
 
 
 def _sidesteps(task: Task, epoch: Epoch, layout: RankLayout, own: int) -> Mapping[int, Sidestep]:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 
 from ...schemas.blocks import BlockFetch, BlockId
+from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers
 from ..resilience.holdings import Holding, Reshard, own_fetches, reshard, sizes_by_layer
 from ..resilience.protocol import Epoch
 from .gathering import Gathering
 from .held_stage import HeldStage
 from .stage_blocks import StageBlocks
+from .ties import fingerprint
 from .transport import Transport
 
 # Below those of examinations, above those of programs and of what is gathered.
@@ -292,14 +294,17 @@ def _messages(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
 
 
 def _send(tag: int, state: Mapping[str, torch.Tensor], to: int, transport: Transport) -> None:
-    """Send entries in copies: before all are taken, the entries may change in another epoch."""
-    for number, names in enumerate(_messages(state)):
-        transport.send(tag + number, to, torch.cat([state[name].detach().reshape(-1) for name in names]))
+    """Send entries in copies, after a fingerprint of each: before all are taken, they may change in another epoch."""
+    packed = [torch.cat([state[name].detach().reshape(-1) for name in names]) for names in _messages(state)]
+    transport.send(tag + len(packed), to, torch.tensor([fingerprint([one]) for one in packed]))
+    for number, one in enumerate(packed):
+        transport.send(tag + number, to, one)
 
 
 def _announce(tag: int, likes: Mapping[str, torch.Tensor], source: int, transport: Transport) -> list[list[str]]:
     """Announce what is sent of entries like these; gives the names in each message."""
     messages = _messages(likes)
+    transport.post_receive(tag + len(messages), source, torch.zeros(len(messages), dtype=torch.int64))
     for number, names in enumerate(messages):
         size = sum(likes[name].numel() for name in names)
         transport.post_receive(tag + number, source, likes[names[0]].new_empty(size))
@@ -314,8 +319,17 @@ def _received(
     transport: Transport,
     waits: Callable[[], None],
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Entries that were announced, as they come."""
+    """Entries that were announced, as they come.
+
+    Raises:
+        RuntimeFailedError: a connection broke, or was interrupted, or something else has come than was sent.
+    """
+    waits()
+    sums = transport.receive(tag + len(messages), source).tolist()
     for number, names in enumerate(messages):
         waits()
-        parts = torch.split(transport.receive(tag + number, source), [likes[name].numel() for name in names])
+        whole = transport.receive(tag + number, source)
+        if fingerprint([whole]) != sums[number]:
+            raise RuntimeFailedError("what another worker has sent of an optimizer's state is not what has come")
+        parts = torch.split(whole, [likes[name].numel() for name in names])
         yield from ((name, part.view_as(likes[name])) for name, part in zip(names, parts, strict=True))

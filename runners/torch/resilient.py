@@ -25,7 +25,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -65,6 +65,7 @@ from ..resilience.protocol import (
     Published,
     Ready,
     Regroup,
+    Reshape,
     Saved,
     Spans,
     StageLosses,
@@ -106,9 +107,9 @@ from .faults import Injection
 from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
-from .layer_shares import LayerShares
-from .layout import GroupedTransport, RankLayout
-from .plane import Plane, expect, reach, see_everybody
+from .layer_shares import LayerShares, smaller_degrees
+from .layout import GroupedTransport
+from .plane import Plane, expect, peer_lost, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
 from .rank import Rank
@@ -123,7 +124,6 @@ from .spare_layers import LayersToFill, SpareLayers
 from .task import Task
 from .team import takes_all
 from .ties import ties_of, trained_together
-from .transport import LostTouchError, StalledError
 from .trees import Tree, on_tensors
 from .watch import Activity, ActivityTimer, Interruption
 
@@ -138,6 +138,9 @@ class ResilientWorker:
 
     Args:
         task: what to train.
+
+    Attributes:
+        smaller_degrees: the numbers of ranks below the plan's that could share the worker's layers, ascending.
     """
 
     def __init__(self, task: Task) -> None:
@@ -150,6 +153,7 @@ class ResilientWorker:
         self._ties = ties_of(layers)
         self._group = RankGroup(task.degree, task.share)
         self._shares = LayerShares(layers, task.cuts, self._group, self._ties)
+        self.smaller_degrees = smaller_degrees(task, layers)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
         if self._to_fill is not None:
@@ -200,7 +204,7 @@ class ResilientWorker:
         link: CoordinatorLink,
         welcome: Welcome,
         on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None,
-    ) -> End:
+    ) -> End | Reshape:
         """Do what the coordinator says until it says that the job, or this worker's part in it, is over.
 
         Args:
@@ -209,7 +213,7 @@ class ResilientWorker:
             on_stuck: as of `ActivityTimer`, in whose thread it is called; should end this process.
 
         Returns:
-            How it ended.
+            How it ended; or what this process is to become, in another `ResilientWorker`, for it goes on otherwise.
 
         Raises:
             InvalidInputError: the data have shrunk since the checkpoint was saved that the job began with.
@@ -497,7 +501,7 @@ class ResilientWorker:
             self._spans.append,
             self._task.paced,
             self._task.seed,
-            true_slowdown=self._task.worker().slowdown or 1.0,
+            true_slowdown=(self._task.worker().slowdown or 1.0) * self._task.slowed,
             before=self._injection.before,
             executing=self._execute,
             before_sums=self._tell_losses,
@@ -685,16 +689,8 @@ class ResilientWorker:
         """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
         epoch, rank = self._rules.epoch, self._rules.rank
         assert epoch is not None and rank is not None
-        found: BaseException | None = error
-        if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
-            self._activity.be("joining", "a look at the others")
-            probing = in_thread(lambda: see_everybody(self._task, epoch, rank), "probing")
-            wait([probing, self._superseded], return_when=FIRST_COMPLETED)
-            found = probing.exception() if probing.done() else None
-        if not isinstance(found, LostTouchError):
-            return None
-        worker, _ = RankLayout.of_seats(epoch.present).seats[found.peer]
-        return None if worker == rank else epoch.present[worker].worker  # of its own ranks one is gone, or soon lost
+        self._activity.be("joining", "a look at the others")
+        return peer_lost(error, self._task, epoch, rank, self._superseded)
 
     def _leave_groups(self) -> None:
         """In a thread: to close connections takes longer than to make the next ones, which need not wait for it."""

@@ -63,6 +63,7 @@ USES: dict[str, tuple[list[str], str | None]] = {
     "detect": (["train.log"], None),
     "goodput": (["train.log", "-o", "ledger.json"], None),
     "doctor": (["--torchrun", "torchrun --nnodes 2 train.py"], None),
+    "bubble": (["timeline.json"], None),
     "verify": (["plan.json"], None),
     "explain": (["plan.json"], None),
     "viz": (["plan.json", "-o", "plan.svg"], None),

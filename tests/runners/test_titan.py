@@ -34,14 +34,14 @@ if __name__ != "worker":
     from ..warm import fork
     from .placed import placed_plan
 
-# torch runs an export by its settings, or by its pipelining.py with the receives of the plan, or its own 1F1B.
+# torch runs an export by its settings, or by its pipelining.py with the receives of the plan, or its own orders.
 Runtime = Literal["torch", "torch, fully_shard", "torch, receives", "torch's own", "rtk"]
 Planned = Literal["1f1b", "zero-bubble", "interleaved 1F1B", "V, zero-bubble"]
 
 STAGES, MICROBATCHES, ROWS, LENGTH, STEPS = 2, 4, 1, 16, 3
 BLOCKS = 6  # of torchtitan's debug model
 PROFILE = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(BLOCKS + 2)))
-DEADLINE_S = 240.0
+DEADLINE_S = 390.0
 
 
 def make_plan(planned: Planned, pipelines: int = 1) -> Plan:
@@ -66,7 +66,7 @@ def let_torchtitan_run_on_cpus() -> None:
     )
     torch._utils._get_available_device_type = lambda: "cpu"
     torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment]
-    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _PipelineScheduleRuntime
 
     utils: Any = importlib.import_module("torchtitan.distributed.utils")
     attention: Any = importlib.import_module("torchtitan.models.common.attention")
@@ -92,12 +92,13 @@ def let_torchtitan_run_on_cpus() -> None:
 
     def step(self: Any, **given: Any) -> None:
         """By micro-batches, which a later torch takes in `step`."""
-        for stage in self._stages:
+        for stage in self._stages if hasattr(self, "_stages") else [self._stage]:
             stage.has_backward = True
             stage.clear_runtime_states()
         self._step_microbatches(**given)
 
-    _PipelineScheduleRuntime.step = step  # type: ignore[method-assign,assignment]
+    for runtime in (_PipelineScheduleRuntime, PipelineScheduleSingle):
+        runtime.step = step  # type: ignore[method-assign,assignment]
 
 
 def trainer_config(parallelism: dict[str, Any], runtime: Runtime, plan_file: str, folder: str) -> Any:
@@ -233,14 +234,21 @@ CASES: tuple[Case, ...] = (
 EXPORTED: tuple[Case, ...] = (
     ("1f1b", "torch", 1),
     ("1f1b", "torch, fully_shard", 1),
-    ("1f1b", "torch, receives", 1),
     ("zero-bubble", "torch", 1),
     ("zero-bubble", "torch, receives", 1),
-    ("interleaved 1F1B", "torch", 1),
     ("interleaved 1F1B", "torch, receives", 1),
     ("V, zero-bubble", "torch", 1),
     ("V, zero-bubble", "torch, receives", 1),
 )
+# Where ranks hold other modules, torchtitan gives these other values at the start: each is compared with torch's own
+# schedule for its placement, which is 1F1B where a rank has one stage.
+OWN: dict[Planned, Case] = {
+    "1f1b": CASES[0],
+    "zero-bubble": CASES[0],
+    "interleaved 1F1B": ("interleaved 1F1B", "torch's own", 1),
+    "V, zero-bubble": ("V, zero-bubble", "torch's own", 1),
+}
+pytestmark = pytest.mark.timeout(400)  # so many trainings, one after the other
 
 
 def train_all(folder: Path, cases: Sequence[Case]) -> dict[Case, list[dict[str, Any]]]:
@@ -270,7 +278,7 @@ def train_all(folder: Path, cases: Sequence[Case]) -> dict[Case, list[dict[str, 
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
     """What each rank found, by case."""
     pytest.importorskip("torchtitan")
-    return train_all(tmp_path_factory.mktemp("titan"), (*CASES, *EXPORTED))
+    return train_all(tmp_path_factory.mktemp("titan"), tuple(dict.fromkeys((*CASES, *EXPORTED, *OWN.values()))))
 
 
 @pytest.mark.parametrize(("accumulated", "tolerance"), [(1, 1e-6), (2, 5e-6)])
@@ -292,11 +300,11 @@ def test_a_plan_trains_as_torchs_own_runtime(
 
 
 @pytest.mark.parametrize("case", EXPORTED)
-def test_torch_trains_by_an_export_as_by_its_own_1f1b(
+def test_torch_trains_by_an_export_as_by_its_own_schedule(
     trained: dict[Case, list[dict[str, Any]]], case: Case, record_property: Callable[[str, object], None]
 ) -> None:
     """Its settings, or its pipelining.py, in torchtitan's trainer: 3 AdamW steps, every parameter to 1e-6."""
-    theirs, ours = trained[CASES[0]], trained[case]
+    theirs, ours = trained[OWN[case[0]]], trained[case]
     assert ours[0]["norms"] == pytest.approx(theirs[0]["norms"], rel=1e-5)
     wanted, found = ({k: v for rank in one for k, v in rank["parameters"].items()} for one in (theirs, ours))
     assert found.keys() == wanted.keys()

@@ -12,9 +12,9 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from rtk.runners.simulator import simulate
 from rtk.schemas.columns import columns_of
+from rtk.schemas.messages import messages_of
 from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Event, Span, Timeline
-from rtk.viz.chrome import messages_of
 from rtk.viz.facts import Labelled, curves_of
 from rtk.viz.perfetto import perfetto_pieces
 from rtk.viz.protobuf import Rows, fixed64, joined, message, number, text

@@ -41,7 +41,7 @@ class LossyCluster(ToyCluster):
     regroups=st.booleans(),
     ranks=st.sampled_from([1, 1, 2]),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_all_go_back_to_the_last_checkpoint(
     seed: int,
     stages: int,
