@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
 from ..happenings import Happening
 from ..stamps import LineClock
-from .reader import HappeningReader, Progress, LineContext, unreadable_line
+from .reader import HappeningReader, LineContext, Progress, unreadable_line
 
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}), skipped=(\d{1,15})")
 _TIMED = re.compile(rb"\bsteps: (\d{1,15}) loss: .*?iter time \(s\): " + NUMBER)

@@ -12,7 +12,7 @@ from ...failslow.readers.formats import Megatron
 from ...failslow.readers.lines import number_in, rank_of
 from ..happenings import Happening, HappeningKind
 from ..stamps import LineClock
-from .reader import HappeningReader, Progress, LineContext, text_of, unreadable_line
+from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _SKIPPED = re.compile(rb"number of skipped iterations:\s*(\d{1,9})")
 _WORLD = re.compile(rb"using world size:\s*(\d{1,9})")

@@ -11,7 +11,7 @@ from typing import ClassVar
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
 from ..happenings import Happening
 from ..stamps import LineClock
-from .reader import HappeningReader, Progress, LineContext, text_of, unreadable_line
+from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
 _TIMING = re.compile(rb"train_step_timing in s[:=]\s?" + NUMBER)

@@ -8,7 +8,7 @@ from ....schemas.errors import InvalidInputError
 from ...failslow.readers.lines import number_text, rank_of
 from ..happenings import Happening, HappeningKind
 from ..stamps import LineClock, unix_time
-from .reader import MOST_CAUSE, HappeningReader, Progress, LineContext, text_of, unreadable_line
+from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 KINDS: tuple[HappeningKind, ...] = get_args(HappeningKind)
 VALUES = ("time", "took_s", "took_ms", "step", "gpus", "rank", "skipped")

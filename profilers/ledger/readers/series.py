@@ -9,7 +9,7 @@ from ...failslow.readers.lines import number_text
 from ...failslow.readers.reading import LineReader
 from ..happenings import Happening, LogPlace
 from ..stamps import LineClock, unix_time
-from .reader import HappeningReader, Progress, LineContext, text_of, unreadable_line
+from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _JSON_CLOCK = re.compile(rb'"(?:unix_time_s|timestamp|time|t)"\s*:\s*"?([^",}]{1,40})')
 

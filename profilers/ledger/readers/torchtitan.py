@@ -14,7 +14,7 @@ from ...failslow.readers.formats import TorchTitan
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
 from ..happenings import Happening, HappeningKind
 from ..stamps import LineClock
-from .reader import MOST_CAUSE, HappeningReader, Progress, LineContext, unreadable_line
+from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
 _FINISHED = re.compile(
