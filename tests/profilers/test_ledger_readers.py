@@ -101,6 +101,20 @@ def test_megatron_deepspeed_is_heard_once_with_deepspeeds_clock() -> None:
     assert [one.took_s for one in told] == pytest.approx([150.4713, 145.207])
 
 
+def test_steps_of_deepspeeds_engines_without_pipeline_have_clocks_only(tmp_path: Path) -> None:
+    """In GPT-NeoX the step's clock comes in the line of the rates."""
+    line = "[2022-03-11 02:{:02d}:00,500] [INFO] [logging.py:69:log_dist] [Rank 0] step={}, skipped={}, lr=[5e-05]\n"
+    count = LogCount()
+    told = told_in(tmp_path, "".join(line.format(n, 10 * n, n) for n in (1, 2, 3)), count)
+    assert [(one.iteration, one.steps, one.skipped) for one in told] == [(10, 1, 1), (20, 10, 1), (30, 10, 1)]
+    assert count.telling == 3
+    neox = (
+        "[2022-03-11 02:07:00,000] [INFO] [timer.py:215:stop] epoch=0/micro_step=7/global_step=7, CurrSamplesPerSec=8\n"
+    )
+    (told_once,) = told_in(tmp_path, neox + megatron(7).replace("[2025-08-01 07:19:37] ", ""))
+    assert told_once.time_s == 1646964420.0
+
+
 def test_torchtitan_fails_and_resumes() -> None:
     """Two files of one job: steps, saves with their step, the error, and the step from which it goes on."""
     told = told_by("torchtitan-resumes.log", "torchtitan-fails.log")
@@ -254,6 +268,8 @@ def test_bars_of_nemo_1_tell_steps_and_seconds(tmp_path: Path) -> None:
     bar = "Epoch 0:   1%| | {}/77225 [9:07:58<878:01:48, 41.36s/it, loss=3.1, v_num=, global_step={}, consumed=1.6e+6]"
     told = told_in(tmp_path, "\r".join(bar.format(n, f"{n - 1:.1f}") for n in (795, 795, 796)))
     assert [(one.iteration, one.took_s) for one in told] == [(795, 41.36), (796, 41.36)]
+    rounded = "Epoch 0:   6%|#   | 32040/500150 [6:28:43<94:39:17,  2.00it/s, loss=2.6, global_step=3.2e+4]"
+    assert [(one.iteration, one.took_s) for one in told_in(tmp_path, rounded)] == [(32040, 0.5)]
 
 
 def test_every_rank_says_the_same_and_is_heard_once(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ _TIMER = re.compile(rb"(?:load|save)-checkpoint[ .]*:\s*(?:\([\d.]+,\s*(\d+\.?\d
 _DATED = re.compile(rb"\[(.{1,80}?)\] datetime:")
 _INITIALIZED = re.compile(rb"time to initialize megatron \(seconds\):\s*(\d+\.?\d*)")
 _EXITING = re.compile(rb"exiting program (.{0,80})")
-_STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}),")
+_STEP = re.compile(rb"(?:\[Rank 0\] step|/global_step)=(\d{1,15}),")  # DeepSpeed's
 
 
 _KINDS: dict[str, HappeningKind] = {
@@ -51,6 +51,7 @@ class MegatronLog(HappeningReader):
         b"time to initialize megatron",
         b"exiting program ",
         b"[Rank 0] step=",
+        b"/global_step=",
     )
 
     def __init__(self, clock: LineClock) -> None:

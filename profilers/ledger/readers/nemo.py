@@ -15,6 +15,7 @@ from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
 _TIMING = re.compile(rb"train_step_timing in s[:=]\s?" + NUMBER)
+_DRAWN = re.compile(rb"\| (\d{1,15})/\d+ \[")
 _BAR = re.compile(rb"\d/\d+ \[[^\]]*?,\s*" + NUMBER + rb"(s/it|it/s)")
 _SAVED = re.compile(rb"Global Checkpoint Save\s*:.*?Iteration\s*:\s*(\d{1,15}).*?Save duration\s*:\s*" + NUMBER)
 _LOADED = re.compile(rb"Global Checkpoint Load\s*:.*?Time spent in load_checkpoint\s*:\s*" + NUMBER)
@@ -76,6 +77,8 @@ class NemoLog(HappeningReader):
         if step is None:
             raise unreadable_line("a progress line lacks its step")
         number = int(float(number_text(step[1]))) + 1
+        if b"e" in step[1] and (drawn := number_in(_DRAWN, line)) is not None:  # 3.2e+4, of which the rest is lost
+            number = drawn
         if number == self._told:
             return
         self._told, rank = number, rank_of(line)

@@ -42,6 +42,7 @@ _ROWS: tuple[type[HappeningReader], ...] = (LightningCsv, CsvRows, JsonRows)
 # Beside any of them.
 _COMMON: tuple[type[HappeningReader], ...] = (Launchers, CycleEvents)
 READERS: dict[str, type[HappeningReader]] = {kind.NAME: kind for kind in (*_LOGS, *_ROWS)}
+_MOST_HELD = 100_000  # happenings, until it is known who has written the log
 _LIGHTNING = {"step", "epoch"}
 _KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 _CARRIAGE = re.compile(rb"[^\r]+")
@@ -102,7 +103,9 @@ class LogStream:
             yield from self._file(file)
         yield from self._decided(is_over=True)
         for listener in (*self._chosen, *self._common):
-            yield from listener.reader.finish()
+            for told in listener.reader.finish():
+                self._count.telling += 1
+                yield told
         if self._clock.has_guessed_year:
             self._count.remark("stamps say no year: 2000 is taken for it", source_of(self.files[0]))
 
@@ -170,7 +173,7 @@ class LogStream:
                 self._note_garbled(listener)
             return ()
         if not self._candidates:
-            self._count.telling += bool(told)
+            self._count.telling += len({one.where.line for one in told}) if len(told) > 1 else len(told)
             return told
         listener.held += told
         listener.has_iterations = listener.has_iterations or any(one.kind == "iteration" for one in told)
@@ -183,7 +186,7 @@ class LogStream:
         best = next((one for one in self._candidates if one.has_iterations), None)
         if best is not None:
             self.format = best.reader.NAME
-        elif is_over:
+        elif is_over or sum(len(one.held) for one in (*self._candidates, *self._common)) > _MOST_HELD:
             best = max(self._candidates, key=lambda one: len(one.held))
         if best is None:
             return
