@@ -153,6 +153,9 @@ def _merged(
     sources: Sequence[_LogSource], count: LogCount, zone: tzinfo, name: str | None, patterns: Sequence[str]
 ) -> Iterator[Happening]:
     """All that is told, by the clocks; a log is opened when its time has come."""
+    if len(sources) == 1:
+        yield from _told_by(sources[0], count, zone, name, patterns)
+        return
     waiting = sorted(sources, key=lambda source: source.begin_s)
     order = counting()
     heap: list[tuple[float, int, Happening, Iterator[tuple[float, Happening]]]] = []
