@@ -217,7 +217,7 @@ def test_other_documents_are_refused(capsys: pytest.CaptureFixture[str], files: 
     """Neither a profile can be drawn, nor a plan that is not valid."""
     with pytest.raises(
         InvalidInputError,
-        match=r"only plans, resumptions, timelines, templates and replays can be drawn.*this is rtk\.profile",
+        match=r"only plans, resumptions, timelines, templates,? .*can be drawn.*this is rtk\.profile",
     ):
         run(capsys, viz, files.profile)
     text = Path(files.after).read_text().replace("F0 B0", "B0 F0", 1)
