@@ -81,7 +81,7 @@ def test_what_is_large_is_copied_only_where_that_is_asked_for() -> None:
 
 
 def test_what_is_not_what_was_sent_is_found() -> None:
-    """Fingerprints come before what is checked: a value that has changed on its way is an error, an equal one is none."""
+    """Fingerprints come before what is checked: a value that has changed on its way is an error."""
     entries = {"a": torch.arange(4.0), "b": torch.arange(6)}
     for is_changed in (False, True):
         post = Post()
