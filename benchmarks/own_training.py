@@ -20,7 +20,7 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.own_script import LENGTH, padding_of
-from rtk.benchmarks.survival import FOREVER, is_event, plan_of, recent_s, spread
+from rtk.benchmarks.survival import FOREVER, is_event, plan_of, recent_s, tail_of
 from rtk.runners.torch.data.feed import RowFeed
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.plan import Plan
@@ -68,7 +68,7 @@ def tell(plan: Plan, faults: int, seed: int) -> dict[str, Any]:
         "grad_norm_difference": _difference(said, quiet, "grad_norm"),
         "clipped": sum((one["grad_norm"] or 0.0) > 0.3 for one in said) / len(said),
         "targets_counted_wrongly": _miscounted(plan, said),
-        "kill_to_commit_s": spread(kills),
+        "kill_to_commit_s": tail_of(kills),
         "last_loss": said[-1]["loss"],
         "first_loss": said[0]["loss"],
     }

@@ -6,12 +6,14 @@
 * pause: the same deaths with and without a sharded optimizer: from the kill to the next commit, and the iteration in
   which state is on its way beside those before.
 
-`--cycles` is so many in each job; each `--seed` is a job of its own.
+`--cycles` is so many in each job; each `--seed` is a job of its own. What the output has already is not measured again,
+and it is written after each job, so that the command can be broken off and given again.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import random
 import signal
 import statistics
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.benchmarks.survival import FOREVER, exact, is_event, is_healthy, plan_of, recent_s, spread
+from rtk.benchmarks.survival import FOREVER, exact, is_event, is_healthy, plan_of, recent_s, tail_of
 from rtk.runners.training import JobConfig, TrainingConfig
 from rtk.schemas.documents import canonical
 from rtk.schemas.plan import Plan
@@ -41,24 +43,26 @@ STATE_BYTES = 16  # of AdamW's two moments of a float64 parameter
 
 def write_down(path: Path) -> None:
     """Have this process write down what it steps, and what of the optimizer's state it sends."""
-    from rtk.runners.torch import resharding
+    from rtk.runners.torch.packing import PackedEntries
+    from rtk.runners.torch.resharding import STATES_TAG
     from rtk.runners.torch.stage_blocks import StageBlocks
 
     told = path.open("a", buffering=1)
-    noted, sent = StageBlocks.note_step, resharding._send
+    noted, sent = StageBlocks.note_step, PackedEntries.send
 
     def note(blocks: StageBlocks, version: int) -> None:
         noted(blocks, version)
         sums = {f"{layer}.{number}": _sum_of(blocks, (layer, number)) for layer, number in sorted(blocks.held)}
         told.write(json.dumps({"step": version, "sums": sums, "of": sum(blocks.sizes.values())}) + "\n")
 
-    def send(tag: int, state: dict[str, Any], to: int, transport: Any) -> None:
-        if tag == resharding.STATES_TAG:
-            told.write(json.dumps({"sent": sum(one.nbytes for one in state.values() if one.dim())}) + "\n")
-        sent(tag, state, to, transport)
+    def send(packed: PackedEntries, transport: Any, *to: int) -> None:
+        if packed.tag_of(0) == STATES_TAG:
+            size = sum(one.nbytes for one in packed.entries.values() if one.dim())
+            told.write(json.dumps({"sent": size * len(to)}) + "\n")
+        sent(packed, transport, *to)
 
     StageBlocks.note_step = note  # type: ignore[assignment, method-assign]
-    resharding._send = send  # type: ignore[assignment]
+    PackedEntries.send = send  # type: ignore[assignment, method-assign]
 
 
 def _sum_of(blocks: Any, block: tuple[int, int]) -> str:
@@ -102,7 +106,7 @@ def chaos(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
             kills = [kill_and_join(job, chance) for _ in range(cycles)]
             losses = job.losses()
         told = [line for path in sorted(Path(folder).iterdir()) for line in lines_of(path)]
-    found = {"kill_to_commit_s": spread(kills), **compared(told), **sent(told, plan, cycles)}
+    found = {"kill_to_commit_s": tail_of(kills), **compared(told), **sent(told, plan, cycles)}
     print(json.dumps(found), file=sys.stderr)  # the job without deaths takes as long again
     with ProcessJob(plan, JobConfig(len(losses)), training(False)) as job:
         job.result(timeout_s=3600)
@@ -172,7 +176,7 @@ def pause(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
             job.wait_for_iteration(10)
             kills = [kill_and_join(job, chance) for _ in range(cycles)]
             times = [one["iteration_time_s"] for one in job.said if is_healthy(one, plan)]
-        found[name] = {"kill_to_commit_s": spread(kills), "healthy_iteration_s": statistics.median(times)}
+        found[name] = {"kill_to_commit_s": tail_of(kills), "healthy_iteration_s": statistics.median(times)}
     return found
 
 
@@ -188,14 +192,27 @@ def main() -> None:
     parser.add_argument("--seed", type=int, action="append")
     parser.add_argument("-o", "--output", default="-")
     asked = parser.parse_args()
-    result: dict[str, Any] = {}
+    result = measured_before(asked.output)
     for section, shape, seed in product(
         asked.only or sorted(SECTIONS), asked.shape or sorted(SHAPES), asked.seed or range(2)
     ):
         name = f"{shape}, seed {seed}"
+        if name in result.setdefault(section, {}):
+            continue
         print(f"{section}, {name}", file=sys.stderr)
-        result.setdefault(section, {})[name] = SECTIONS[section](plan_of(*SHAPES[shape]), asked.cycles, seed)
-    write_result(result, asked.output)
+        found = SECTIONS[section](plan_of(*SHAPES[shape]), asked.cycles, seed)
+        result[section][name] = {**found, "load_average": os.getloadavg()[0]}
+        if asked.output != "-":
+            write_result(result, asked.output)
+    if asked.output == "-":
+        write_result(result, "-")
+
+
+def measured_before(output: str) -> dict[str, Any]:
+    """What a result has already, by section and job."""
+    path = Path(output)
+    before = json.loads(path.read_text()) if output != "-" and path.exists() else {}
+    return {section: before[section] for section in SECTIONS if section in before}
 
 
 if __name__ == "worker":

@@ -111,11 +111,11 @@ def chaos(plan: Plan, cycles: int, seed: int) -> dict[str, Any]:
         "iterations": len(losses),
         "epochs": epochs,
         "healthy_iteration_s": healthy_s,
-        "kill_to_commit_s": spread(kills),
+        "kill_to_commit_s": tail_of(kills),
         "kill_to_commit_iterations": statistics.median(kills) / healthy_s,
-        "hello_to_commit_s": spread(joins),
+        "hello_to_commit_s": tail_of(joins),
         "hello_to_commit_iterations": statistics.median(joins) / healthy_s,
-        "respawn_to_join_s": spread(respawns),
+        "respawn_to_join_s": tail_of(respawns),
         "loss_difference": loss_difference(plan, losses),
         "miscounted_iterations": miscounted,  # the coordinator counts at every commit
     }
@@ -154,7 +154,7 @@ def loss_difference(plan: Plan, losses: list[float]) -> float:
         return max(abs(one - other) for one, other in zip(losses, job.losses(), strict=True))
 
 
-def spread(values: list[float]) -> dict[str, float]:
+def tail_of(values: list[float]) -> dict[str, float]:
     """Median, 90th percentile and largest."""
     ordered = sorted(values)
     return {"median": statistics.median(ordered), "p90": ordered[int(0.9 * len(ordered))], "max": ordered[-1]}
@@ -275,7 +275,7 @@ def coordinator(cycles: int, seed: int) -> dict[str, Any]:
         "committed_twice": len(numbers) - len(set(numbers)),
         "not_announced": max(numbers) + 1 - len(set(numbers)),  # committed in the very moment of a kill
         "healthy_iteration_s": healthy_s,
-        "lost_s": {how: spread(values) for how, values in lost.items()},
+        "lost_s": {how: tail_of(values) for how, values in lost.items()},
         "lost_iterations": {how: statistics.median(values) / healthy_s for how, values in lost.items()},
     }
 
@@ -320,7 +320,7 @@ def throughput(slot_s: float, iterations: int) -> dict[str, Any]:
                 "technique": technique,
                 "slots": round(predicted_s / slot_s),
                 "predicted_s": predicted_s,
-                "measured_s": spread(times[2:]),
+                "measured_s": tail_of(times[2:]),
                 "difference": measured_s / predicted_s - 1,
             }
         )

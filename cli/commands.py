@@ -25,6 +25,8 @@ SUMMARIES = {
     "checkpoint": "What a run has saved: export it for others.",
     "monitor": "Watch any torch training command, unchanged, for fail-slows.",
     "detect": "Find what is slow in logs of iteration times, of calls, and in traces.",
+    "goodput": "Where a job's GPU-hours went, from its logs, over all restarts.",
+    "bubble": "Say what a pipeline's iterations lost, beside what they must lose.",
     "doctor": "Say which settings of a job contradict each other, and what failures cost.",
     "probe": "Test all workers and links of a job, and name the slow ones.",
     "trace": "Traces of failures and slow-downs: convert, generate and summarize them.",

@@ -123,10 +123,19 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk monitor -- torchrun --nproc-per-node 4 train.py",
         "rtk monitor -o slow.html -- python train.py",
     ),
+    "bubble": (
+        "rtk bubble t.json --plan plan.json",
+        "rtk bubble t.json -o bubbles.html --json",
+    ),
     "detect": (
         "rtk detect train.log",
         "rtk detect train.log -o slow.svg --exit-code",
         "rtk detect train.log --follow",
+    ),
+    "goodput": (
+        "rtk goodput train.log",
+        "rtk goodput train.log -o where-it-went.html",
+        "rtk goodput train.log --trace failures.jsonl",
     ),
     "doctor": (
         "rtk doctor job.sh",
@@ -174,8 +183,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk diff plan.json adapted.json --md",
         "rtk diff plan.json zb.json --tolerance 5% --fail-if slower:3%",
     ),
-    "export": ("rtk export plan.json --to torch-csv -o orders.csv",),
-    "import": ("rtk import orders.csv --from torch-csv --profile p.json -o imported.json",),
+    "export": (
+        "rtk export plan.json --to torch-csv -o orders.csv",
+        "rtk export plan.json --to torchtitan -o titan",
+        "rtk export plan.json --to megatron -o megatron.args",
+    ),
+    "import": (
+        "rtk import orders.csv --from torch-csv --profile p.json -o imported.json",
+        "rtk import megatron.args --from megatron --profile p.json --dp 2 -o imported.json",
+    ),
     "schema": (
         "rtk schema",
         "rtk schema plan",

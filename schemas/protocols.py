@@ -1,7 +1,7 @@
 """The small Protocols by which the wings meet without importing each other; the root ties them."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -162,6 +162,23 @@ class Hand:
 
 
 @dataclass(frozen=True)
+class DegreeFactors:
+    """At which smaller tensor-parallel degrees workers may go on that have lost a GPU, and how slow they are then.
+
+    Attributes:
+        factors: by worker and degree, how many times as long its operations take as planned.
+        profiled: the degrees of which a profile has the costs; of others the factor is that of the numbers of GPUs.
+        costs_s: by worker and degree, what copying its state takes, there and back; none where nobody knows.
+        within: iterations within which that must have paid.
+    """
+
+    factors: "Mapping[str, Mapping[int, float]]"
+    profiled: "frozenset[int]" = frozenset()
+    costs_s: "Mapping[str, Mapping[int, float]]" = field(default_factory=dict)
+    within: int = 0
+
+
+@dataclass(frozen=True)
 class Replanned:
     """A plan for the workers that are left.
 
@@ -170,11 +187,13 @@ class Replanned:
         seats: who takes which place; who is not named waits until there is one.
         restart: why the job should rather be saved and start again on other workers (Greyhound's S4); empty: it should
             go on.
+        iteration_time_s: what an iteration takes by it, with what is slow; None: nobody says.
     """
 
     plan: "Plan"
     seats: "tuple[tuple[str, Place], ...]"
     restart: str = ""
+    iteration_time_s: float | None = None
 
 
 class Replan(Protocol):
@@ -319,6 +338,11 @@ class JobAdvice(Protocol):
         Raises:
             InvalidInputError: the timeline has nothing of the plan.
         """
+        ...
+
+    @property
+    def lower(self) -> DegreeFactors | None:
+        """At which smaller degrees workers may go on that have lost a GPU; None: they wait until they have another."""
         ...
 
     @property

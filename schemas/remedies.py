@@ -48,6 +48,7 @@ KINDS = {
             "rtk verify PLAN --timeline FILE",
             "rtk profile refine PROFILE --timeline FILE",
             "rtk explain FILE",
+            "rtk bubble FILE",
         ),
     ),
     "rtk.trace": Kind(
@@ -57,12 +58,14 @@ KINDS = {
     ),
     "rtk.report": Kind("a report of a simulation", "rtk simulate PLAN --json", ()),
     "rtk.replay": Kind("a report of a replay", "rtk replay --profile PROFILE --trace TRACE", ("rtk viz FILE",)),
+    "rtk.bubble": Kind("a report of bubbles", "rtk bubble TIMELINE -o bubbles.json", ("rtk viz FILE",)),
     "rtk.resumption": Kind(
         "a resumption (the rest of an iteration)",
         "rtk simulate PLAN --inject faults.jsonl --resumption r.json",
         ("rtk explain FILE", "rtk viz FILE", "rtk verify FILE"),
     ),
     "rtk.detection": Kind("a list of findings", "rtk detect LOG --json", ()),
+    "rtk.ledger": Kind("a ledger of a job's GPU-hours", "rtk goodput LOG -o ledger.json", ("rtk viz FILE",)),
     "rtk.diagnosis": Kind("a diagnosis of settings", "rtk doctor JOB.sh --json", ()),
     "rtk.atlas": Kind(
         "an atlas", "rtk plan slipstream PROFILE --max-failures 2 -o atlas", ("rtk plan slipstream --from FOLDER",)

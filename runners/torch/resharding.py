@@ -7,31 +7,24 @@ blocks that a worker holds anew is on its way while the first iteration is compu
 votes on it (`end`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from ...schemas.blocks import BlockFetch, BlockId
-from ...schemas.errors import RtkError
 from ...schemas.plan import Layers
-from ...schemas.text import listed
 from ..resilience.holdings import Holding, Reshard, own_fetches, reshard, sizes_by_layer
 from ..resilience.protocol import Epoch
 from .gathering import Gathering
 from .held_stage import HeldStage
+from .packing import PackedEntries
 from .stage_blocks import StageBlocks
 from .transport import Transport
 
 # Below those of examinations, above those of programs and of what is gathered.
 LENGTH_TAG, HOLDING_TAG = 0x6B000000, 0x6B000001
 VALUES_TAG, STATES_TAG = 0x69000000, 0x6A000000
-MESSAGE_BYTES = 1 << 24  # of those that parts of a state are sent in, or one block
-
-
-class StateLostError(RtkError):
-    """The optimizer's state of some blocks is nowhere any more; the job goes on from a checkpoint only."""
-
-    exit_code = 5
+MESSAGE_BYTES = 1 << 24  # of those that parts of a state are sent in, or one entry
 
 
 class Shards:
@@ -51,7 +44,7 @@ class Shards:
         self._awaited = frozenset[BlockId]()  # held, and their state is still to come
         self._whole = 0  # the steps in all parameters, when they were made the same last
         self._taken = 0
-        self._due: list[tuple[BlockFetch, list[list[str]]]] = []
+        self._due: list[tuple[BlockFetch, PackedEntries]] = []
         self._transport: Transport | None = None
         self._gathering: Gathering | None = None  # of the epoch, once there was one
         self.rank = 0
@@ -65,9 +58,9 @@ class Shards:
         wanted: Sequence[Sequence[Layers]],
         transport: Transport,
         before: HeldStage | None,
-        held: HeldStage,
+        held: HeldStage | None,
         waits: Callable[[], None],
-    ) -> None:
+    ) -> tuple[int, ...]:
         """Tell all others what this worker has, hear what they have, and have parameters as of the last step.
 
         Where nothing is committed, it holds what it is to hold when this is done, and makes that itself.
@@ -78,14 +71,16 @@ class Shards:
             wanted: by rank, the layers that each is to hold, in ranges.
             transport: the epoch's.
             before: what it has held until now; None where it has no state.
-            held: what it is to hold: the same stage, or another one.
+            held: what it is to hold: the same stage, or another one; None: nothing any more, and `give` follows.
             waits: called before each message that is waited for.
+
+        Returns:
+            The layers of which nobody has the state of some block: then nothing can begin.
 
         Raises:
             RuntimeFailedError: a connection broke, or was interrupted.
-            StateLostError: nobody has the state of some block.
         """
-        self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.seats), epoch.taken
+        self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.present), epoch.taken
         self._transport, self._due, self.reshard, self._gathering = transport, [], None, None
         own = self._holding(before, held)
         if before is not None and not epoch.nothing_committed and own.held != _blocks_of(before).held:
@@ -94,19 +89,15 @@ class Shards:
         told = _exchanged(own, rank, len(self.names), transport, waits)
         found = reshard(rank, self.names, wanted, told, epoch.nothing_committed)
         if found.lost and not (epoch.nothing_committed and epoch.resume is not None):  # else all is loaded again
-            raise StateLostError(
-                f"the optimizer's state of layers {listed(map(str, found.lost))} is lost: of a part of it both workers "
-                "that held it are gone",
-                where="--shard-optimizer",
-                fix="start the run again, with --resume where there is a checkpoint",
-            )
+            return found.lost
         self.reshard, self._whole = found, epoch.taken
         if before is not None:
             self._take_values(_blocks_of(before), found.values, waits)
-        if epoch.nothing_committed:
+        if epoch.nothing_committed and held is not None:
             _blocks_of(held).set_version(_blocks_of(held).sizes, epoch.taken)
             _blocks_of(held).hold(found.blocks_of(rank))
             held.prime_optimizer()
+        return ()
 
     def begin(self, before: HeldStage | None, held: HeldStage) -> None:
         """Hold what this worker is to hold; what it lacks of that is on its way from now on.
@@ -125,12 +116,34 @@ class Shards:
                 stage.prime_optimizer()
         if before is not None and held is not before:
             blocks.load(_blocks_of(before).state_of(has & dealt), has & dealt)
+        if before is not None:
+            self._send_states(before)
         for one in own_fetches(self.reshard.states, self.rank):
-            if one.source == self.rank and before is not None:
-                _send(STATES_TAG, _blocks_of(before).state_of(one.blocks), one.target, self._transport)
-            elif one.target == self.rank:
-                likes = blocks.state_of(one.blocks)
-                self._due.append((one, _announce(STATES_TAG, likes, one.source, self._transport)))
+            if one.target == self.rank:
+                packed = _packed(STATES_TAG, blocks.state_of(one.blocks))
+                packed.announce(self._transport, one.source)
+                self._due.append((one, packed))
+
+    def give(self, before: HeldStage) -> None:
+        """Send what others lack of the state of a stage that is given up, and wait until they have it.
+
+        Args:
+            before: as of `meet`, which has come first.
+
+        Raises:
+            RuntimeFailedError: a connection broke, or was interrupted.
+        """
+        assert self._transport is not None
+        before.prime_optimizer()
+        self._send_states(before)
+        self._transport.flush()
+        self._transport = None
+
+    def _send_states(self, before: HeldStage) -> None:
+        assert self.reshard is not None and self._transport is not None
+        for one in own_fetches(self.reshard.states, self.rank):
+            if one.source == self.rank:
+                _packed(STATES_TAG, _blocks_of(before).state_of(one.blocks)).send(self._transport, one.target)
 
     def end(self, held: HeldStage, waits: Callable[[], None] = lambda: None) -> None:
         """Have what was on its way, in either direction, and hold no more than is to be held; again it does nothing.
@@ -145,10 +158,8 @@ class Shards:
         if self.reshard is None or self._transport is None:
             return
         blocks, dealt = _blocks_of(held), self.reshard.blocks_of(self.rank)
-        for one, messages in self._due:
-            likes = blocks.state_of(one.blocks)
-            found = _received(STATES_TAG, likes, messages, one.source, self._transport, waits)
-            blocks.load(dict(found), one.blocks)
+        for one, packed in self._due:
+            blocks.load(dict(packed.received(self._transport, one.source, waits)), one.blocks)
             self._awaited -= set(one.blocks)
         if any(one.source == self.rank for one in self.reshard.states):
             waits()
@@ -206,9 +217,9 @@ class Shards:
         holders = {} if self.reshard is None else self.reshard.holders
         return {block: tuple(self.names[one] for one in ranks) for block, ranks in holders.items()}
 
-    def _holding(self, before: HeldStage | None, held: HeldStage) -> Holding:
+    def _holding(self, before: HeldStage | None, held: HeldStage | None) -> Holding:
         """What this worker has of blocks, as of the last step that counts."""
-        sizes = sizes_by_layer(_blocks_of(held).sizes)
+        sizes = {} if held is None else sizes_by_layer(_blocks_of(held).sizes)
         if before is None:
             return Holding(self._unit, sizes)
         blocks = _blocks_of(before)
@@ -222,13 +233,13 @@ class Shards:
         due = []
         for one in own_fetches(values, self.rank):
             if one.source == self.rank:
-                _send(VALUES_TAG, blocks.values_of(one.blocks), one.target, self._transport)
+                _packed(VALUES_TAG, blocks.values_of(one.blocks)).send(self._transport, one.target)
             elif one.target == self.rank:
-                likes = blocks.values_of(one.blocks)
-                due.append((one, likes, _announce(VALUES_TAG, likes, one.source, self._transport)))
-        for one, likes, messages in due:
-            found = _received(VALUES_TAG, likes, messages, one.source, self._transport, waits)
-            blocks.load(dict(found), one.blocks)
+                packed = _packed(VALUES_TAG, blocks.values_of(one.blocks))
+                packed.announce(self._transport, one.source)
+                due.append((one, packed))
+        for one, packed in due:
+            blocks.load(dict(packed.received(self._transport, one.source, waits)), one.blocks)
             blocks.set_version(one.blocks, self._taken)
         if values:
             waits()
@@ -265,46 +276,6 @@ def _exchanged(own: Holding, rank: int, size: int, transport: Transport, waits: 
     return [told[one] for one in range(size)]
 
 
-def _messages(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """The names that go in each message: those of one type together, as long as that is not too much."""
-    found: list[list[str]] = []
-    open_ones: dict[object, tuple[list[str], int]] = {}
-    for name, value in state.items():
-        size = value.numel() * value.itemsize
-        names, so_far = open_ones.get(value.dtype, ([], MESSAGE_BYTES))
-        if so_far + size > MESSAGE_BYTES:
-            names, so_far = [], 0
-            found.append(names)
-        names.append(name)
-        open_ones[value.dtype] = names, so_far + size
-    return found
-
-
-def _send(tag: int, state: Mapping[str, torch.Tensor], to: int, transport: Transport) -> None:
-    """Send entries in copies: before all are taken, the entries may change in another epoch."""
-    for number, names in enumerate(_messages(state)):
-        transport.send(tag + number, to, torch.cat([state[name].detach().reshape(-1) for name in names]))
-
-
-def _announce(tag: int, likes: Mapping[str, torch.Tensor], source: int, transport: Transport) -> list[list[str]]:
-    """Announce what is sent of entries like these; gives the names in each message."""
-    messages = _messages(likes)
-    for number, names in enumerate(messages):
-        size = sum(likes[name].numel() for name in names)
-        transport.post_receive(tag + number, source, likes[names[0]].new_empty(size))
-    return messages
-
-
-def _received(
-    tag: int,
-    likes: Mapping[str, torch.Tensor],
-    messages: Sequence[Sequence[str]],
-    source: int,
-    transport: Transport,
-    waits: Callable[[], None],
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Entries that were announced, as they come."""
-    for number, names in enumerate(messages):
-        waits()
-        parts = torch.split(transport.receive(tag + number, source), [likes[name].numel() for name in names])
-        yield from ((name, part.view_as(likes[name])) for name, part in zip(names, parts, strict=True))
+def _packed(tag: int, entries: Mapping[str, torch.Tensor]) -> PackedEntries:
+    """Entries in copies: before all are taken, they may change in another epoch."""
+    return PackedEntries(entries, tag.__add__, MESSAGE_BYTES, in_copies=True, is_checked=True)

@@ -35,6 +35,8 @@ from rtk.schemas.protocols import Hand, Replan, Replanned
 from .newcomers import with_newcomers
 
 BLOCKS = 4
+# Workers here are threads: who dies closes its connection, and who is silent waits for a busy machine.
+SILENT_S = 60.0
 SECRET = b"a secret for one test only"
 Microbatch = tuple[torch.Tensor, torch.Tensor]
 Batches = Callable[[int], Sequence[Microbatch]]
@@ -137,16 +139,21 @@ class ThreadJob:
         layers()
         self._changed = threading.Condition()
         around = Surroundings(make_plan=self.replan, resume=plan_rest, announce=self._hear)
-        limits = Limits(heartbeat_s=self.job.heartbeat_limit_s)
+        limits = Limits(heartbeat_s=SILENT_S)
         self.server = Server(CoordinatorRules(self.job), None, SECRET, around, limits=limits)
+        self._leading = threading.Thread(target=self._lead, name="coordinator's", daemon=True)
         self._threads: list[threading.Thread] = []
         self._finished: Finished | None = None
 
     def run(self, timeout_s: float = 60.0) -> Finished:
         """The job from its beginning to its end."""
-        leading = self.begin()
-        leading.join(timeout_s)
-        assert not leading.is_alive(), f"the job hangs; last: {self.said[-5:]}"
+        self.begin()
+        return self.finish(timeout_s)
+
+    def finish(self, timeout_s: float = 60.0) -> Finished:
+        """Wait for the end of a job that has begun: of the coordinator, and of all workers."""
+        self._leading.join(timeout_s)
+        assert not self._leading.is_alive(), f"the job hangs; last: {self.said[-5:]}"
         for thread in self._threads:
             thread.join(60)
         assert not any(thread.is_alive() for thread in self._threads), "a worker hangs"
@@ -155,13 +162,11 @@ class ThreadJob:
         assert self._finished is not None
         return self._finished
 
-    def begin(self) -> threading.Thread:
-        """Start everybody; gives the coordinator's thread."""
-        leading = threading.Thread(target=self._lead, name="coordinator's", daemon=True)
-        leading.start()
+    def begin(self) -> None:
+        """Start everybody."""
+        self._leading.start()
         for worker in self.plan.live_workers():
             self.start(worker.name)
-        return leading
 
     def start(self, name: str, not_before: int = 0) -> None:
         """Start a worker, or its replacement."""

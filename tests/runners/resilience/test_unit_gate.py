@@ -158,6 +158,23 @@ def test_a_standby_takes_the_place_of_a_lost_rank_and_only_its_part_is_copied(
         assert standby.rules.rank is not None
 
 
+@given(seed=st.integers(0, 2**32), ranks=st.integers(2, 3), staggered=st.booleans(), at=st.integers(1, 8))
+@settings(max_examples=5, deadline=None)
+def test_a_worker_is_called_whole_when_it_joins(seed: int, ranks: int, staggered: bool, at: int) -> None:
+    """A process is appointed to take a rank's place in a later iteration: until that nothing is said of it."""
+    cluster = begun(seed, ranks, 0, staggered, iterations=12)
+    victim = cluster.rng.choice(cluster.workers)
+    standby = cluster.start(victim.called, not_before=at)
+    cluster.kill(victim)
+    run(cluster)
+    check_states(cluster, 12)
+    assert standby.rules.rank is not None
+    (replaced,), (joined,) = events_of(cluster, "replaced"), events_of(cluster, "join")
+    assert (replaced["worker"], replaced["ranks"]) == (victim.name, (victim.share,))
+    assert replaced["iteration"] == joined["iteration"] >= at
+    assert replaced["epoch"] == joined["epoch"]
+
+
 @given(
     seed=st.integers(0, 2**32),
     ranks=st.integers(2, 3),
