@@ -134,9 +134,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk detect train.log --follow",
     ),
     "goodput": (
-        "rtk goodput job.log",
-        "rtk goodput job.log -o where-it-went.html",
-        "rtk goodput job.log --trace failures.jsonl",
+        "rtk goodput train.log",
+        "rtk goodput train.log -o where-it-went.html",
+        "rtk goodput train.log --trace failures.jsonl",
     ),
     "doctor": (
         "rtk doctor job.sh",

@@ -14,6 +14,7 @@ def test_documents_have_their_names() -> None:
         "checkpoint",
         "detection",
         "diagnosis",
+        "ledger",
         "plan",
         "profile",
         "replay",
