@@ -43,24 +43,26 @@ STATE_BYTES = 16  # of AdamW's two moments of a float64 parameter
 
 def write_down(path: Path) -> None:
     """Have this process write down what it steps, and what of the optimizer's state it sends."""
-    from rtk.runners.torch import resharding
+    from rtk.runners.torch.packing import PackedEntries
+    from rtk.runners.torch.resharding import STATES_TAG
     from rtk.runners.torch.stage_blocks import StageBlocks
 
     told = path.open("a", buffering=1)
-    noted, sent = StageBlocks.note_step, resharding._send
+    noted, sent = StageBlocks.note_step, PackedEntries.send
 
     def note(blocks: StageBlocks, version: int) -> None:
         noted(blocks, version)
         sums = {f"{layer}.{number}": _sum_of(blocks, (layer, number)) for layer, number in sorted(blocks.held)}
         told.write(json.dumps({"step": version, "sums": sums, "of": sum(blocks.sizes.values())}) + "\n")
 
-    def send(tag: int, state: dict[str, Any], to: int, transport: Any) -> None:
-        if tag == resharding.STATES_TAG:
-            told.write(json.dumps({"sent": sum(one.nbytes for one in state.values() if one.dim())}) + "\n")
-        sent(tag, state, to, transport)
+    def send(packed: PackedEntries, transport: Any, *to: int) -> None:
+        if packed.tag_of(0) == STATES_TAG:
+            size = sum(one.nbytes for one in packed.entries.values() if one.dim())
+            told.write(json.dumps({"sent": size * len(to)}) + "\n")
+        sent(packed, transport, *to)
 
     StageBlocks.note_step = note  # type: ignore[assignment, method-assign]
-    resharding._send = send  # type: ignore[assignment]
+    PackedEntries.send = send  # type: ignore[assignment, method-assign]
 
 
 def _sum_of(blocks: Any, block: tuple[int, int]) -> str:

@@ -124,9 +124,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk monitor -o slow.html -- python train.py",
     ),
     "bubble": (
-        "rtk bubble timeline.json --plan plan.json",
-        "rtk bubble traces/ -o bubbles.html",
-        "rtk bubble train.log --json",
+        "rtk bubble t.json --plan plan.json",
+        "rtk bubble t.json -o bubbles.html --json",
     ),
     "detect": (
         "rtk detect train.log",

@@ -6,6 +6,7 @@ And what tests of several folders share.
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,13 +42,19 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is loaded to collect tests stays: looking for garbage in it again and again takes every process seconds."""
+    """What is loaded to collect tests stays: looking for garbage in it again and again takes every process seconds.
+
+    And torch computes alone in each process of the tests. Its threads wait for each other by spinning: where others
+    compute as well, small models take 40 times as much of the processors as one thread does.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)
 
 
 # Files of a few long tests, which come first: else the last of them keeps one process alone when all others are done.

@@ -10,8 +10,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import torch
-
 from ...schemas.checkpoint import CheckpointFile, Portion, file_name
 from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers
@@ -20,6 +18,7 @@ from ...schemas.slices import TensorCut
 from ..checkpoint import reporting_failure, write_durably, writing_folder
 from ..resilience.protocol import Copy
 from .held_stage import HeldStage, layer_of
+from .packing import PackedEntries
 from .saved_tensors import NO_CUTS, SavedTensors
 from .slice_copies import SliceCopies
 from .tensor_files import WHOLE, Divisions, State, bytes_of, header_of_part
@@ -156,8 +155,6 @@ def _state_of(saved: SavedTensors, layers: Layers, cuts: Mapping[str, TensorCut]
 
 # Above the tags of all messages of a program (iteration.py, Tags), below the one that wakes blocked groups.
 FIRST_TAG = 0x70000000
-# Smaller tensors go together: each message costs as much time as sending so many bytes, or more.
-PACKED_BYTES = 1 << 20
 
 
 def take_over(
@@ -214,7 +211,7 @@ def take_over(
 
 
 _StateSender = Callable[[Copy, State], None]
-_StateReceiver = Callable[[Copy, State, Callable[[], None]], Mapping[str, torch.Tensor]]
+_StateReceiver = Callable[[Copy, State, Callable[[], None]], State]
 
 
 def _ways(copy: Copy, transport: Transport, unlike: SliceCopies | None) -> tuple[_StateSender, _StateReceiver]:
@@ -224,37 +221,14 @@ def _ways(copy: Copy, transport: Transport, unlike: SliceCopies | None) -> tuple
     return partial(_send, transport), partial(_received, transport)
 
 
-def _send(transport: Transport, copy: Copy, state: Mapping[str, torch.Tensor]) -> None:
-    for number, names in enumerate(_messages(state)):
-        transport.send(tag_of_copy(copy.layers, number), copy.target, _packed([state[name] for name in names]))
+def _send(transport: Transport, copy: Copy, state: State) -> None:
+    PackedEntries(state, partial(tag_of_copy, copy.layers)).send(transport, copy.target)
 
 
-def _received(
-    transport: Transport, copy: Copy, likes: Mapping[str, torch.Tensor], waits: Callable[[], None]
-) -> Mapping[str, torch.Tensor]:
-    messages = _messages(likes)
-    for number, names in enumerate(messages):
-        transport.post_receive(tag_of_copy(copy.layers, number), copy.source, _packed([likes[name] for name in names]))
-    found: dict[str, torch.Tensor] = {}
-    for number, names in enumerate(messages):
-        waits()
-        packed = transport.receive(tag_of_copy(copy.layers, number), copy.source).reshape(-1)
-        parts = torch.split(packed, [likes[name].numel() for name in names])
-        found |= {name: part.view_as(likes[name]) for name, part in zip(names, parts, strict=True)}
-    return found
-
-
-def _messages(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Which tensors make a message, the same for all who hold the layers: small ones of one type together."""
-    found: dict[object, list[str]] = {}
-    for name, tensor in state.items():
-        is_large = tensor.numel() * tensor.itemsize >= PACKED_BYTES
-        found.setdefault(name if is_large else (tensor.dtype, tensor.device), []).append(name)
-    return list(found.values())
-
-
-def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
+def _received(transport: Transport, copy: Copy, likes: State, waits: Callable[[], None]) -> State:
+    packed = PackedEntries(likes, partial(tag_of_copy, copy.layers))
+    packed.announce(transport, copy.source)
+    return dict(packed.received(transport, copy.source, waits))
 
 
 def tag_of_copy(layers: Layers, number: int) -> int:

@@ -4,21 +4,21 @@ Each owner sends the values of its blocks, layer by layer, to all others that ho
 takes, and bits as they are, which a sum with zeros would not leave (-0 + 0 is 0).
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-
-import torch
+from functools import cached_property, partial
 
 from ...schemas.blocks import BlockId, Holders, deal_layers
 from ..program import Program
+from .packing import PackedEntries
 from .stage_blocks import StageBlocks
 from .transport import Transport
 
 # Above the tags of all messages of a program, below those of copies; two for each layer and type, by turns.
 GATHER_TAG = 0x60000000
 _TYPES = 8  # of parameters in a layer, at most
-LOOK_AHEAD = 3  # layers that are under way together, so that buffers for few of them are there at once
+LOOK_AHEAD = 3  # layers whose receives are announced, so that buffers for few of them are there at once
 
 Peers = Mapping[int, tuple[int, ...]]  # of each layer the workers that hold it, ascending
 
@@ -73,32 +73,30 @@ class Gathering:
                 `blocks.versions` says.
         """
         layers = sorted(self.peers)
-        posted: dict[int, dict[int, list[torch.Tensor]]] = {}
+        posted: dict[int, dict[int, PackedEntries]] = {}
         for place, layer in enumerate(layers):
             for ahead in layers[place : place + LOOK_AHEAD]:
                 if ahead not in posted:
                     posted[ahead] = self._post(ahead, transport, version)
-                    self._send(ahead, transport, version)  # so that nobody waits for all others at each layer
-            for owner, room in posted.pop(layer).items():
-                found = [transport.receive(_tag(layer, kind, version), owner) for kind in range(len(room))]
-                self.blocks.unpack(self._owned(layer, owner), found, version)
+            others = [peer for peer in self.peers[layer] if peer != self.number]
+            self._packed(layer, self.number, version).send(transport, *others)
+            for owner, packed in posted.pop(layer).items():
+                for name, value in packed.received(transport, owner):
+                    packed.entries[name].copy_(value)
+                self.blocks.set_version(self._owned(layer, owner), version)
 
-    def _post(self, layer: int, transport: Transport, version: int) -> dict[int, list[torch.Tensor]]:
-        """Announce what others send of a layer; gives, by owner, tensors like it."""
-        found: dict[int, list[torch.Tensor]] = {}
-        for owner in self.peers[layer]:
-            owned = self._owned(layer, owner)
-            if owner != self.number and owned:
-                found[owner] = self.blocks.room_for(owned)
-                for kind, like in enumerate(found[owner]):
-                    transport.post_receive(_tag(layer, kind, version), owner, like)
+    def _post(self, layer: int, transport: Transport, version: int) -> dict[int, PackedEntries]:
+        """Announce what others send of a layer; gives it by owner."""
+        owners = [one for one in self.peers[layer] if one != self.number and self._owned(layer, one)]
+        found = {owner: self._packed(layer, owner, version) for owner in owners}
+        for owner, packed in found.items():
+            packed.announce(transport, owner)
         return found
 
-    def _send(self, layer: int, transport: Transport, version: int) -> None:
-        for kind, packed in enumerate(self.blocks.packed(self._owned(layer, self.number))):
-            for peer in self.peers[layer]:
-                if peer != self.number:
-                    transport.send(_tag(layer, kind, version), peer, packed)
+    def _packed(self, layer: int, owner: int, version: int) -> PackedEntries:
+        """What a worker owns of a layer, in one message a type."""
+        values = self.blocks.values_of(self._owned(layer, owner))
+        return PackedEntries(values, partial(_tag, layer, version), sys.maxsize, in_copies=True)
 
     def _owned(self, layer: int, owner: int) -> list[BlockId]:
         return self._by_owner.get((layer, owner), [])
@@ -112,5 +110,5 @@ class Gathering:
         return found
 
 
-def _tag(layer: int, kind: int, version: int) -> int:
+def _tag(layer: int, version: int, kind: int) -> int:
     return GATHER_TAG + 2 * (layer * _TYPES + kind) + version % 2

@@ -7,25 +7,24 @@ blocks that a worker holds anew is on its way while the first iteration is compu
 votes on it (`end`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from ...schemas.blocks import BlockFetch, BlockId
-from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers
 from ..resilience.holdings import Holding, Reshard, own_fetches, reshard, sizes_by_layer
 from ..resilience.protocol import Epoch
 from .gathering import Gathering
 from .held_stage import HeldStage
+from .packing import PackedEntries
 from .stage_blocks import StageBlocks
-from .ties import fingerprint
 from .transport import Transport
 
 # Below those of examinations, above those of programs and of what is gathered.
 LENGTH_TAG, HOLDING_TAG = 0x6B000000, 0x6B000001
 VALUES_TAG, STATES_TAG = 0x69000000, 0x6A000000
-MESSAGE_BYTES = 1 << 24  # of those that parts of a state are sent in, or one block
+MESSAGE_BYTES = 1 << 24  # of those that parts of a state are sent in, or one entry
 
 
 class Shards:
@@ -45,7 +44,7 @@ class Shards:
         self._awaited = frozenset[BlockId]()  # held, and their state is still to come
         self._whole = 0  # the steps in all parameters, when they were made the same last
         self._taken = 0
-        self._due: list[tuple[BlockFetch, list[list[str]]]] = []
+        self._due: list[tuple[BlockFetch, PackedEntries]] = []
         self._transport: Transport | None = None
         self._gathering: Gathering | None = None  # of the epoch, once there was one
         self.rank = 0
@@ -121,8 +120,9 @@ class Shards:
             self._send_states(before)
         for one in own_fetches(self.reshard.states, self.rank):
             if one.target == self.rank:
-                likes = blocks.state_of(one.blocks)
-                self._due.append((one, _announce(STATES_TAG, likes, one.source, self._transport)))
+                packed = _packed(STATES_TAG, blocks.state_of(one.blocks))
+                packed.announce(self._transport, one.source)
+                self._due.append((one, packed))
 
     def give(self, before: HeldStage) -> None:
         """Send what others lack of the state of a stage that is given up, and wait until they have it.
@@ -143,7 +143,7 @@ class Shards:
         assert self.reshard is not None and self._transport is not None
         for one in own_fetches(self.reshard.states, self.rank):
             if one.source == self.rank:
-                _send(STATES_TAG, _blocks_of(before).state_of(one.blocks), one.target, self._transport)
+                _packed(STATES_TAG, _blocks_of(before).state_of(one.blocks)).send(self._transport, one.target)
 
     def end(self, held: HeldStage, waits: Callable[[], None] = lambda: None) -> None:
         """Have what was on its way, in either direction, and hold no more than is to be held; again it does nothing.
@@ -158,10 +158,8 @@ class Shards:
         if self.reshard is None or self._transport is None:
             return
         blocks, dealt = _blocks_of(held), self.reshard.blocks_of(self.rank)
-        for one, messages in self._due:
-            likes = blocks.state_of(one.blocks)
-            found = _received(STATES_TAG, likes, messages, one.source, self._transport, waits)
-            blocks.load(dict(found), one.blocks)
+        for one, packed in self._due:
+            blocks.load(dict(packed.received(self._transport, one.source, waits)), one.blocks)
             self._awaited -= set(one.blocks)
         if any(one.source == self.rank for one in self.reshard.states):
             waits()
@@ -235,13 +233,13 @@ class Shards:
         due = []
         for one in own_fetches(values, self.rank):
             if one.source == self.rank:
-                _send(VALUES_TAG, blocks.values_of(one.blocks), one.target, self._transport)
+                _packed(VALUES_TAG, blocks.values_of(one.blocks)).send(self._transport, one.target)
             elif one.target == self.rank:
-                likes = blocks.values_of(one.blocks)
-                due.append((one, likes, _announce(VALUES_TAG, likes, one.source, self._transport)))
-        for one, likes, messages in due:
-            found = _received(VALUES_TAG, likes, messages, one.source, self._transport, waits)
-            blocks.load(dict(found), one.blocks)
+                packed = _packed(VALUES_TAG, blocks.values_of(one.blocks))
+                packed.announce(self._transport, one.source)
+                due.append((one, packed))
+        for one, packed in due:
+            blocks.load(dict(packed.received(self._transport, one.source, waits)), one.blocks)
             blocks.set_version(one.blocks, self._taken)
         if values:
             waits()
@@ -278,58 +276,6 @@ def _exchanged(own: Holding, rank: int, size: int, transport: Transport, waits: 
     return [told[one] for one in range(size)]
 
 
-def _messages(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """The names that go in each message: those of one type together, as long as that is not too much."""
-    found: list[list[str]] = []
-    open_ones: dict[object, tuple[list[str], int]] = {}
-    for name, value in state.items():
-        size = value.numel() * value.itemsize
-        names, so_far = open_ones.get(value.dtype, ([], MESSAGE_BYTES))
-        if so_far + size > MESSAGE_BYTES:
-            names, so_far = [], 0
-            found.append(names)
-        names.append(name)
-        open_ones[value.dtype] = names, so_far + size
-    return found
-
-
-def _send(tag: int, state: Mapping[str, torch.Tensor], to: int, transport: Transport) -> None:
-    """Send entries in copies, after a fingerprint of each: before all are taken, they may change in another epoch."""
-    packed = [torch.cat([state[name].detach().reshape(-1) for name in names]) for names in _messages(state)]
-    transport.send(tag + len(packed), to, torch.tensor([fingerprint([one]) for one in packed]))
-    for number, one in enumerate(packed):
-        transport.send(tag + number, to, one)
-
-
-def _announce(tag: int, likes: Mapping[str, torch.Tensor], source: int, transport: Transport) -> list[list[str]]:
-    """Announce what is sent of entries like these; gives the names in each message."""
-    messages = _messages(likes)
-    transport.post_receive(tag + len(messages), source, torch.zeros(len(messages), dtype=torch.int64))
-    for number, names in enumerate(messages):
-        size = sum(likes[name].numel() for name in names)
-        transport.post_receive(tag + number, source, likes[names[0]].new_empty(size))
-    return messages
-
-
-def _received(
-    tag: int,
-    likes: Mapping[str, torch.Tensor],
-    messages: Sequence[Sequence[str]],
-    source: int,
-    transport: Transport,
-    waits: Callable[[], None],
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Entries that were announced, as they come.
-
-    Raises:
-        RuntimeFailedError: a connection broke, or was interrupted, or something else has come than was sent.
-    """
-    waits()
-    sums = transport.receive(tag + len(messages), source).tolist()
-    for number, names in enumerate(messages):
-        waits()
-        whole = transport.receive(tag + number, source)
-        if fingerprint([whole]) != sums[number]:
-            raise RuntimeFailedError("what another worker has sent of an optimizer's state is not what has come")
-        parts = torch.split(whole, [likes[name].numel() for name in names])
-        yield from ((name, part.view_as(likes[name])) for name, part in zip(names, parts, strict=True))
+def _packed(tag: int, entries: Mapping[str, torch.Tensor]) -> PackedEntries:
+    """Entries in copies: before all are taken, they may change in another epoch."""
+    return PackedEntries(entries, tag.__add__, MESSAGE_BYTES, in_copies=True, is_checked=True)

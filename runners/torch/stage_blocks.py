@@ -121,22 +121,6 @@ class StageBlocks:
             if name in state:
                 set_entry(places, key, state[name])
 
-    def packed(self, blocks: Iterable[BlockId]) -> list[torch.Tensor]:
-        """The values of some blocks, in their order: one flat copy a type."""
-        return [torch.cat([one.reshape(-1) for one in views]) for views in self._by_type(blocks)]
-
-    def room_for(self, blocks: Iterable[BlockId]) -> list[torch.Tensor]:
-        """As `packed`, with any numbers."""
-        return [views[0].new_empty(sum(one.numel() for one in views)) for views in self._by_type(blocks)]
-
-    def unpack(self, blocks: Iterable[BlockId], packed: Iterable[torch.Tensor], version: int) -> None:
-        """Have the values of some blocks that another worker has packed, of so many steps."""
-        blocks = list(blocks)
-        for views, flat in zip(self._by_type(blocks), packed, strict=True):
-            for view, part in zip(views, torch.split(flat, [one.numel() for one in views]), strict=True):
-                view.copy_(part.view_as(view))
-        self.set_version(blocks, version)
-
     def set_version(self, blocks: Iterable[BlockId], version: int) -> None:
         """The values of some blocks are of so many steps."""
         self.versions.update(dict.fromkeys(blocks, version))
@@ -164,10 +148,3 @@ class StageBlocks:
                         own.setdefault(span, []).append((key, entries))
                 for key, entries in kept[part.parameter].get(part.span, ()):
                     yield part.named(key), key, entries
-
-    def _by_type(self, blocks: Iterable[BlockId]) -> list[list[torch.Tensor]]:
-        """The values' views, those of one type together."""
-        found: dict[torch.dtype, list[torch.Tensor]] = {}
-        for value in self.values_of(blocks).values():
-            found.setdefault(value.dtype, []).append(value)
-        return [found[dtype] for dtype in sorted(found, key=str)]

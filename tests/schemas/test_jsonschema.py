@@ -11,6 +11,7 @@ def test_documents_have_their_names() -> None:
     """The short names are the formats without `rtk.`."""
     assert sorted(document_kinds()) == [
         "atlas",
+        "bubble",
         "checkpoint",
         "detection",
         "diagnosis",

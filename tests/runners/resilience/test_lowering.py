@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rtk.runners.resilience.announcements import DegreeChosen
 from rtk.runners.resilience.conditions import Circumstances
 from rtk.runners.resilience.events import decode_event
 from rtk.runners.resilience.membership import Member, leavers
@@ -227,6 +228,21 @@ def test_what_is_known_of_a_worker_holds_until_a_monitor_finds_it_slow() -> None
     known.forget("1/0")
     list(known.note(HEALTHY))
     assert known.now == HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("lowered_s", "cost_s", "is_lowered"),
+    [(2.0, None, True), (3.0, None, False), (None, None, False), (2.0, 9.9, True), (2.0, 10.0, False)],
+)
+def test_copies_must_have_paid_within_so_many_iterations(
+    lowered_s: float | None, cost_s: float | None, is_lowered: bool
+) -> None:
+    """Ten iterations that are shorter by 1 s are worth copies of less than 10 s; what nobody knows does not count."""
+    told = DegreeChosen(
+        worker="1/0", degree=1, of=2, lowered_s=lowered_s, without_s=3.0, cost_s=cost_s, within=10, factor=2.0
+    )
+    assert told.is_lowered == is_lowered
+    assert told.as_json()["is_lowered"] == is_lowered
 
 
 @pytest.mark.parametrize(
