@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rtk.benchmarks.made_jobs import JobShape, MadeJob, make_job
+from rtk.benchmarks.made_jobs import MadeJob, MadeShape, make_job
 from rtk.benchmarks.made_logs import LOGS, PATTERNS, LogName, write_logs
 from rtk.profilers.ledger.goodput import goodput
 from rtk.schemas.ledger import GoodputLedger
@@ -117,14 +117,14 @@ def truth(size_bytes: int) -> dict[str, Any]:
     """All of it; the size of logs is of no account here."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for seed in range(JOBS):
-        shape = JobShape.of(seed)
+        shape = MadeShape.of(seed)
         for name in LOGS:
             # Tables of several attempts are put in order by their clocks, which must not be put back for that.
             job = make_job(replace(shape, clock=0.0) if name == "lightning" else shape)
             rows[name].append(compared(job, ledger_of_job(job, name)))
     right = false = 0
     for seed, faults in enumerate(faults_of(FAULTY_JOBS, FAULTS), start=1000):
-        job = make_job(JobShape.of(seed, faults))
+        job = make_job(MadeShape.of(seed, faults))
         found, wrong = matched(job, ledger_of_job(job, LOGS[seed % 3]))
         right, false = right + found, false + wrong
     return {

@@ -20,7 +20,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MadeLine:
     """Something that the job tells of itself.
 
     Attributes:
@@ -38,7 +38,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class JobShape:
+class MadeShape:
     """What a made job is like.
 
     Attributes:
@@ -61,7 +61,7 @@ class JobShape:
     ranks: int = 1
 
     @classmethod
-    def of(cls, seed: int, faults: int | None = None) -> "JobShape":
+    def of(cls, seed: int, faults: int | None = None) -> "MadeShape":
         """One of many: all drawn from the seed."""
         chance = Random(seed)
         return cls(
@@ -89,8 +89,8 @@ class MadeJob:
         iterations: that it has in the end.
     """
 
-    shape: JobShape
-    told: list[Told] = field(default_factory=list)
+    shape: MadeShape
+    told: list[MadeLine] = field(default_factory=list)
     truth_s: dict[LedgerClass, float] = field(default_factory=lambda: defaultdict(float))
     failures_s: list[tuple[float, float]] = field(default_factory=list)
     iterations: int = 0
@@ -104,7 +104,7 @@ class MadeJob:
 class _Maker:
     """Lives through a job."""
 
-    def __init__(self, shape: JobShape) -> None:
+    def __init__(self, shape: MadeShape) -> None:
         self.job, self.chance = MadeJob(shape), Random(shape.seed)
         self.time_s = BEGIN_S
         self.offset_s = 0.0
@@ -118,7 +118,7 @@ class _Maker:
 
     def tell(self, kind: str, **what: object) -> None:
         """The job says so."""
-        self.job.told.append(Told(kind, self.time_s + self.offset_s, **what))  # type: ignore[arg-type]
+        self.job.told.append(MadeLine(kind, self.time_s + self.offset_s, **what))  # type: ignore[arg-type]
 
     def start(self, resumes: int, is_first: bool) -> None:
         """An attempt comes up, from a checkpoint if there is one."""
@@ -175,7 +175,7 @@ class _Maker:
             self.job.truth_s["redone"] += sum(self.done.pop(number).values())
 
 
-def make_job(shape: JobShape) -> MadeJob:
+def make_job(shape: MadeShape) -> MadeJob:
     """A job of that shape; equal shapes give equal jobs."""
     maker = _Maker(shape)
     chance, job = maker.chance, maker.job

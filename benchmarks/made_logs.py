@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from .made_jobs import FaultKind, MadeJob, Told
+from .made_jobs import FaultKind, MadeJob, MadeLine
 
 LogName = Literal["megatron", "torchtitan", "deepspeed", "lightning", "pattern"]
 LOGS: tuple[LogName, ...] = ("megatron", "torchtitan", "deepspeed", "lightning", "pattern")
@@ -43,12 +43,12 @@ def _glog(time_s: float) -> str:
 _AGENT = "torch/distributed/elastic/agent/server/api.py:870]"
 
 
-def _start(told: Told, job: MadeJob) -> Iterator[str]:
+def _start(told: MadeLine, job: MadeJob) -> Iterator[str]:
     """What torchrun says when it starts, and every framework's log has."""
     yield f"I{_glog(told.time_s)} 140 {_AGENT} [default] starting workers for entrypoint: python3"
 
 
-def _broken(told: Told, job: MadeJob) -> Iterator[str]:
+def _broken(told: MadeLine, job: MadeJob) -> Iterator[str]:
     """What torch, torchrun and Slurm say of a failure."""
     fault: FaultKind = told.fault or "error"
     if fault == "hang":
@@ -81,7 +81,7 @@ def _ranks_ms(took_s: float) -> str:
     return f"({took_s * 1e3 - 7:.2f}, {took_s * 1e3:.2f})"
 
 
-def _megatron(told: Told, job: MadeJob) -> Iterator[str]:
+def _megatron(told: MadeLine, job: MadeJob) -> Iterator[str]:
     day = stamp(told.time_s, "%Y-%m-%d %H:%M:%S")
     match told.kind:
         case "start":
@@ -117,7 +117,7 @@ def _megatron(told: Told, job: MadeJob) -> Iterator[str]:
             yield from _broken(told, job)
 
 
-def _torchtitan(told: Told, job: MadeJob) -> Iterator[str]:
+def _torchtitan(told: MadeLine, job: MadeJob) -> Iterator[str]:
     head = f"[rank0]:[titan] {_iso(told.time_s)} - root - INFO - "
     tokens = 8192 * 8
     match told.kind:
@@ -147,7 +147,7 @@ def _torchtitan(told: Told, job: MadeJob) -> Iterator[str]:
             yield from _broken(told, job)
 
 
-def _deepspeed(told: Told, job: MadeJob) -> Iterator[str]:
+def _deepspeed(told: MadeLine, job: MadeJob) -> Iterator[str]:
     head = f"[{_iso(told.time_s)}] [INFO]"
     match told.kind:
         case "start":
@@ -176,7 +176,7 @@ def _deepspeed(told: Told, job: MadeJob) -> Iterator[str]:
             yield from _broken(told, job)
 
 
-def _pattern(told: Told, job: MadeJob) -> Iterator[str]:
+def _pattern(told: MadeLine, job: MadeJob) -> Iterator[str]:
     head = stamp(told.time_s, "%Y-%m-%d %H:%M:%S.%f", 3)
     match told.kind:
         case "start":
@@ -193,7 +193,7 @@ def _pattern(told: Told, job: MadeJob) -> Iterator[str]:
             pass
 
 
-_WRITERS: dict[str, Callable[[Told, MadeJob], Iterator[str]]] = {
+_WRITERS: dict[str, Callable[[MadeLine, MadeJob], Iterator[str]]] = {
     "megatron": _megatron,
     "torchtitan": _torchtitan,
     "deepspeed": _deepspeed,
@@ -228,7 +228,7 @@ def _write_tables(job: MadeJob, folder: Path) -> list[Path]:
     """Lightning's metrics.csv of each attempt: it tells of iterations and of nothing else."""
     paths: list[Path] = []
     rows: list[str] = []
-    for told in (*job.told, Told("start", 0.0)):
+    for told in (*job.told, MadeLine("start", 0.0)):
         if told.kind == "start":
             if rows:
                 paths.append(folder / f"version_{len(paths)}" / "metrics.csv")

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..schemas.bubble import BubbleReport
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .painter import Picture
 
 
+MOST_NAMES = 3  # of logs in a title
 RECORDS = 5_000  # of a trace that are written at once
 
 
@@ -140,6 +141,12 @@ def _of_replays(documents: Sequence[ReplayReport], names: Sequence[str]) -> Draw
     )
 
 
+def _logs_words(ledger: GoodputLedger, name: str) -> str:
+    """The logs that a ledger is of: their names, if they are few."""
+    files = [PurePath(file).name for file in ledger.lines.formats] or [name]
+    return ", ".join(files) if len(files) <= MOST_NAMES else f"{len(files)} logs"
+
+
 def _of_ledgers(documents: Sequence[GoodputLedger], names: Sequence[str]) -> Drawing:
     """The ledger of a job: a page to be handed on."""
     from .ledger import ledger_html
@@ -164,7 +171,7 @@ def _of_ledgers(documents: Sequence[GoodputLedger], names: Sequence[str]) -> Dra
             f"draw it as {' or '.join(PICTURE_ENDINGS)}; rtk goodput --trace writes its failures",
         ),
         charts,
-        title=f"Where the GPU-hours of {', '.join(ledger.lines.formats) or names[0]} went",
+        title=f"Where the GPU-hours of {_logs_words(ledger, names[0])} went",
     )
 
 

@@ -247,7 +247,7 @@ def _failure_row(one: JobFailure, most: float) -> str:
         print_span(one.redone_s),
         print_amount(one.cost_gpu_s / HOUR_S, most),
     )
-    who = f" (rank {', '.join(one.ranks)})" if one.ranks else ""
+    who = f" ({', '.join(f'rank {name}' if name.isdecimal() else name for name in one.ranks)})" if one.ranks else ""
     what = escape(f"{one.cause}{who}, {one.where}")
     told = "".join(f"<td>{cell}</td>" for cell in cells)
     return f'<tr><th>{one.attempt + 1}</th>{told}<td class="words">{what}</td></tr>'

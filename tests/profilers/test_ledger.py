@@ -102,7 +102,7 @@ def _gpus_before(found: GoodputLedger, attempt: Any) -> float:
 def test_of_a_made_job_goodput_and_failures_are_known(seed: int, has_timers: bool) -> None:
     """Failures, hangs, ends without a word, slow phases, clocks put back or forward, ranks that all print."""
     made = pytest.importorskip("rtk.benchmarks.made_jobs", exc_type=ImportError)
-    shape = replace(made.JobShape.of(seed, 3), save_every=30)
+    shape = replace(made.MadeShape.of(seed, 3), save_every=30)
     if not has_timers:  # then a clock that is put forward cannot be told from iterations that become slow at once
         shape = replace(shape, slow=0.0)
     job = made.make_job(shape)
