@@ -318,7 +318,7 @@ def _timeline(ranks: list[list[_Holder]]) -> Timeline:
     ordered = tuple(sorted(moved, key=lambda span: (span.start_s, span.worker)))
     clocks = {holder.clock for holders in ranks for holder in holders}
     worst = next(clock for clock in ("gpu annotations", "cpu", "kernels") if clock in clocks)
-    sizes = {holder.world_size for holders in ranks for holder in holders} - {None}
+    sizes = {one.world_size for holders in ranks for one in holders if one.world_size is not None}
     options: dict[str, Any] = {"clock": worst, "ranks": rank_of}
     return Timeline("measured", ordered, options={**options, **({"world_size": max(sizes)} if sizes else {})})
 
