@@ -824,8 +824,8 @@ class CoordinatorRules:
         return wrong is not None or self._inventory.is_complete
 
     def _what_is_left(self, crew: Crew, plan: str, seats: Seats) -> RestPlanned | None:
-        """What is left of the iteration under way; None while it is not known."""
-        if self._redone == self.committed + 1:
+        """What is left of the iteration under way, all where one comes that can take no sums; None: not known yet."""
+        if self._redone == self.committed + 1 or not all(one.regroups for one in self.newcomers.values()):
             return ANEW
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
         held = {name: member.holds for name, member in self.members.items()}

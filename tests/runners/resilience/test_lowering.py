@@ -1,12 +1,13 @@
 """A worker that has lost a rank goes on at a smaller degree where that is predicted to be faster, and comes back."""
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience.announcements import DegreeChosen
@@ -61,6 +62,7 @@ def story(
     regroups=st.booleans(),
     checkpoint=st.booleans(),
 )
+@example(5075, 2, 2, True, ["join", "kill", "kill", "mute"], True, True)  # one comes while others regroup
 @settings(max_examples=25, deadline=None)
 def test_at_whatever_degrees_workers_go_on_each_iteration_is_committed_once(
     seed: int, ranks: int, dp: int, staggered: bool, faults: list[str], regroups: bool, checkpoint: bool
@@ -71,6 +73,9 @@ def test_at_whatever_degrees_workers_go_on_each_iteration_is_committed_once(
     assert cluster.finished is not None
     if cluster.finished.exit_code == 0:
         check_states(cluster, ITERATIONS)
+    else:
+        wanted = "nobody is left who holds layer|there is no plan without .*nobody left|.* came to nothing"
+        assert re.match(wanted, cluster.finished.reason)
     commits = [one["iteration"] for one in events_of(cluster, "iteration")]
     assert sorted(set(commits)) == commits
 
