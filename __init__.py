@@ -12,6 +12,7 @@ from .schemas.display import Displayed
 if TYPE_CHECKING:
     from .accounting import account as account
     from .benchmarks.papers.catalogue import reproduce as reproduce
+    from .bubbling import bubble as bubble
     from .calibrating import read_calibration as read_calibration
     from .exporting import export_checkpoint as export_checkpoint
     from .planners.explain.explain import explain as explain
@@ -33,14 +34,17 @@ if TYPE_CHECKING:
     from .profilers.analytic.estimate import profile_analytic as profile_analytic
     from .profilers.comparing import compare as _compare
     from .profilers.detecting import detect_files as detect_files
+    from .profilers.doctor.diagnose import KnownFacts as KnownFacts
+    from .profilers.doctor.diagnose import doctor as doctor
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
+    from .profilers.ledger.goodput import goodput as goodput
     from .replaying import replay as replay
+    from .runners.foreign import export_plan as export_plan
     from .runners.processes import main as main
     from .runners.resilience.server import Server as _Server
     from .runners.torch.resilient import ResilientWorker as ResilientWorker
     from .runners.torch.runner import PlanRunner as PlanRunner
-    from .runners.torch_csv import to_torch_csv as _to_torch_csv
     from .runners.traces.read import TraceOptions as TraceOptions
     from .runners.traces.verbs import trace_convert as trace_convert
     from .runners.traces.verbs import trace_generate as trace_generate
@@ -50,11 +54,13 @@ if TYPE_CHECKING:
     from .running import coordinate as coordinate
     from .running import run as run
     from .schemas.atlas import Atlas as Atlas
+    from .schemas.bubble import BubbleReport as BubbleReport
     from .schemas.check import check_plan as _check_plan
     from .schemas.check import check_timeline as check_timeline
     from .schemas.columns import Selection as Selection
     from .schemas.documents import shipped_schema as _shipped_schema
     from .schemas.errors import RtkError as RtkError
+    from .schemas.ledger import GoodputLedger as GoodputLedger
     from .schemas.plan import Plan as Plan
     from .schemas.profile import Profile as Profile
     from .schemas.replay import ReplayReport as ReplayReport
@@ -67,6 +73,7 @@ if TYPE_CHECKING:
     from .schemas.trace import TraceEvent as TraceEvent
     from .shaping import plan_best as plan_best
     from .sweeping import sweep as sweep
+    from .viz.bubble import words_of_bubble as words_of_bubble
     from .viz.diff import as_words as _as_words
     from .viz.diff import diff_plans as _diff_plans
     from .whole_flow import quickstart as quickstart
@@ -83,7 +90,6 @@ if TYPE_CHECKING:
     Coordinator = _Server
     detect = _track
     diff = _diff_plans
-    export_plan = _to_torch_csv
     profile_compare = _compare
     schema = _shipped_schema
     verify = _check_plan
@@ -94,8 +100,11 @@ __version__ = "0.2.0"
 # Where each name is, and what it is called there if that is not the same.
 _PLACES = {
     "Atlas": "schemas.atlas",
+    "BubbleReport": "schemas.bubble",
     "Coordinator": "runners.resilience.server:Server",
+    "GoodputLedger": "schemas.ledger",
     "JobConfig": "runners.training",
+    "KnownFacts": "profilers.doctor.diagnose",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -112,16 +121,19 @@ _PLACES = {
     "TraceOptions": "runners.traces.read",
     "TrainingConfig": "runners.training",
     "account": "accounting",
+    "bubble": "bubbling",
     "check_timeline": "schemas.check",
     "coordinate": "running",
     "detect": "profilers.failslow.tracker:track",
     "detect_files": "profilers.detecting",
     "diff": "viz.diff:diff_plans",
+    "doctor": "profilers.doctor.diagnose",
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_checkpoint": "exporting",
-    "export_plan": "runners.torch_csv:to_torch_csv",
+    "export_plan": "runners.foreign:export_plan",
     "figure": "wiring",
+    "goodput": "profilers.ledger.goodput",
     "import_plan": "wiring",
     "inject": "wiring",
     "main": "runners.processes",
@@ -159,6 +171,7 @@ _PLACES = {
     "trace_generate": "runners.traces.verbs",
     "trace_show": "runners.traces.verbs",
     "verify": "schemas.check:check_plan",
+    "words_of_bubble": "viz.bubble",
     "words_of_diff": "viz.diff:as_words",
     "words_of_explanation": "planners.explain.words",
     "write": "wiring",

@@ -16,7 +16,7 @@ from .runners.lifeline import hold_lifeline
 from .runners.processes import die_with_launcher, keep_one_arena
 from .runners.training import JobConfig, TrainingConfig, require_script, sizes_of, training_of
 from .schemas.errors import InvalidInputError, remark, require_package
-from .schemas.text import known
+from .schemas.text import joined, known
 
 if TYPE_CHECKING:
     from .runners.log_writers import LogWriter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .runners.torch.task import Task
     from .schemas.pace import PaceReport
     from .schemas.plan import Plan
-    from .schemas.protocols import Answers, Monitor, Resume
+    from .schemas.protocols import Answers, DegreeFactors, Monitor, Resume
     from .schemas.timeline import Timeline
 
 # What a worker loads before its first iteration; AdamW loads torch's compiler, whether anybody compiles or not.
@@ -56,6 +56,7 @@ class PlannersAdvice:
                 where="--mitigate",
                 fix="give --checkpoint, or leave S4 out",
             )
+        self.lower = self._lower() if how.lower_degree else None
         if how.atlas is not None or how.policy is not None:
             _ = self.answers  # refused now or never
 
@@ -71,6 +72,23 @@ class PlannersAdvice:
         from .planners.resumption.plan import plan_rest
 
         return plan_rest
+
+    def _lower(self) -> "DegreeFactors":
+        """At which smaller degrees workers may go on; raises InvalidInputError where they cannot."""
+        from .planners.recovery.lowering import degree_factors
+        from .schemas.documents import read_document
+        from .schemas.profile import Profile
+
+        profile = None if self._how.profile is None else read_document(self._how.profile, Profile)
+        found = degree_factors(self._plan, self._policy, profile)
+        degrees = {degree for own in found.factors.values() for degree in own}
+        lacking = sorted(degrees - found.profiled) if profile is not None else []
+        if lacking:
+            remark(
+                f"the profile has no costs at {joined(map(str, lacking), last='or')} GPUs a worker: one that goes on "
+                "so is taken to be as many times as slow as it has fewer GPUs"
+            )
+        return found
 
     def monitor(self, is_resumed: bool) -> "Monitor":
         """What finds out what is slow, and which costly remedies that has been worth."""
@@ -143,6 +161,7 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     from .runners.nursery import Nursery
     from .runners.resilience.controller import LocalJob
 
+    _refuse_to_lower_shared(training, how)
     # Before torch is imported, which takes seconds.
     if training.script is None:
         require_model(training.model)
@@ -164,6 +183,16 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     except BaseException:
         nursery.close()
         raise
+
+
+def _refuse_to_lower_shared(training: TrainingConfig, how: JobConfig) -> None:
+    """Raise InvalidInputError where workers could not go on at a smaller degree, for they share optimizers' state."""
+    if how.lower_degree and training.shard_optimizer:
+        raise InvalidInputError(
+            "peers share the optimizer's state in blocks of what a rank has, which is other at a smaller degree",
+            where="--lower-degree",
+            fix="leave it out, or --shard-optimizer",
+        )
 
 
 def coordinate(
@@ -301,6 +330,7 @@ def supervise(
     from .runners.nursery import Nursery
     from .runners.resilience.torchrun import TorchrunRank
 
+    _refuse_to_lower_shared(training, how)
     require_package("torch")
     nursery = Nursery(OF_WORKERS)
     with closing(nursery):

@@ -186,8 +186,9 @@ class Training:
         buffers: which of the peers' buffers, such as BatchNorm's running means, are saved and handed on.
         tensor_parallel: how several GPUs share a layer's matrices, {name: "colwise" | "rowwise" | "vocabulary"}: for
             plans of several GPUs a worker, and `rtk profile --tp`; None: the model's own, where it says so.
-        shard_optimizer: peers share the optimizer's state, each part of it on two of them; None: where the plan
-            counts on it. The optimizer must treat each number by itself, as AdamW does.
+        shard_optimizer: peers share the optimizer's state, each part of it on two of them; the optimizer must treat
+            each number by itself, as AdamW does. None: where the plan counts on it, or it saves memory, which is with
+            three peers or more, and the optimizer is such a one.
 
     Raises:
         InvalidInputError: an argument cannot be what it is.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .planners.plain.verbs import Delays, Factors
     from .planners.recovery.escalation import RemedyCosts
     from .profilers.refine import MeasuredRun, Refinement
+    from .runners.foreign import ForeignFormat
     from .runners.program import Sending
     from .runners.simulator import Simulation
     from .runners.virtual.job import SimulatedRun, SwitchCosts
@@ -185,29 +186,31 @@ def profile_refine(
     return refine(profile, runs), runs
 
 
-def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
-    """Make a plan of orders that torch.distributed.pipelining wrote as CSV, compute only: `rtk import`.
+def import_plan(
+    schedule: str, profile: "Profile", *, form: "ForeignFormat" = "torch-csv", dp: int | None = None
+) -> "Plan":
+    """Make a plan of what another program wrote or is told: `rtk import`.
 
     Args:
-        schedule: the file of one pipeline's orders.
-        profile: gives costs and stages: its layers are cut into as many stages as the file has.
-        dp: pipelines, all with these orders.
+        schedule: the file of one pipeline's orders, torchtitan's folder, or a file of Megatron's flags.
+        profile: gives costs and stages: its layers are cut into as many stages as the file has, unless that says how.
+        form: "torch-csv", "torch-comms", "torchtitan" or "megatron".
+        dp: pipelines, all with these orders; None: as many as the folder says, else one.
 
     Raises:
-        InvalidInputError: the file cannot be read, or has more stages than the profile layers.
+        InvalidInputError: the file cannot be read, or does not go with the profile or the number of pipelines.
     """
     import hashlib
 
     from .planners.pipeline import plan_from_orders
     from .planners.shape import Shape
-    from .runners.torch_csv import from_torch_csv
-    from .schemas.files import read_bytes, source_of
+    from .runners.foreign import read_foreign
 
-    source, data = source_of(schedule), read_bytes(schedule)
-    try:
-        found = from_torch_csv(data.decode(), source)
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
+    read = read_foreign(schedule, form, dp or 1)
+    found, source = read.orders, read.source
+    if dp is not None and read.pipelines not in (None, dp):
+        what = f"the settings have {counted(read.pipelines, 'pipeline')}, not {dp}"
+        raise InvalidInputError(what, where=schedule, fix="leave --dp out")
     stages = len(found.orders) if found.placement is None else sum(map(len, found.placement))
     if stages > len(profile.layers):
         raise InvalidInputError(
@@ -221,9 +224,10 @@ def import_plan(schedule: str, profile: "Profile", *, dp: int = 1) -> "Plan":
         why = "the profile does not say what they take" if found.may_be_kept else "they are not all of F and then B"
         remark(f"warning: {count} of OVERLAP_F_B stand one operation after the other: {why}")
     microbatches = len({one.microbatch for order in found.orders for one in order})
-    shape = Shape(len(found.orders), dp, microbatches, overlap=any(pairs))
-    made = plan_from_orders(profile, found.orders, shape, "import", source, found.placement, pairs)
-    return replace(made, inputs={**made.inputs, "schedule": hashlib.sha256(data).hexdigest()})
+    pipelines = read.pipelines or dp or 1
+    shape = Shape(len(found.orders), pipelines, microbatches, tensor_parallel=read.tensor_parallel, overlap=any(pairs))
+    made = plan_from_orders(profile, found.orders, shape, "import", source, found.placement, pairs, read.cut)
+    return replace(made, inputs={**made.inputs, "schedule": hashlib.sha256(read.text.encode()).hexdigest()})
 
 
 def simulate(
@@ -435,6 +439,7 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
     from .schemas.plan import Plan
     from .schemas.resumption import Resumption
     from .schemas.timeline import Timeline
+    from .schemas.timeline_file import read_columns
     from .viz.drawing import PAINTERS
 
     for file in files:
@@ -442,8 +447,8 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
     drawable: list[Any] = [Plan, Resumption, *PAINTERS]
     kinds: dict[str | None, Any] = {one.FORMAT: one for one in drawable}
     laid_over = {Plan.FORMAT, Resumption.FORMAT, Timeline.FORMAT}
-    data = [(source_of(file), read_bytes(file)) for file in files]
-    formats = [sniff_format(one, source) for source, one in data]
+    data = [(source_of(file), read_columns(file) or read_bytes(file)) for file in files]
+    formats = [sniff_format(one, source) if isinstance(one, bytes) else Timeline.FORMAT for source, one in data]
     for kind, painter in PAINTERS.items():
         if painter.alone and kind.FORMAT in formats and len(files) > 1:
             raise InvalidInputError(
@@ -462,7 +467,8 @@ def drawing_of_files(files: Sequence[str], names: Sequence[str], part: "Selectio
                 fix="rtk plan makes plans and templates; rtk simulate and rtk run write timelines; rtk replay its "
                 "reports",
             )
-        documents.append(_as_shown(parse_document(one, kinds[found], source), source))
+        whole = parse_document(one, kinds[found], source) if isinstance(one, bytes) else one
+        documents.append(_as_shown(whole, source))
     return drawing_of(documents, names, part)
 
 
@@ -513,7 +519,8 @@ def draw(document: Any, path: str, *, title: str | None = None, part: "Selection
 
     Args:
         document: see `drawing_of`.
-        path: of the picture: .html, .svg, .png or .pdf; or .json, a Chrome trace; each also with .gz.
+        path: of the picture: .html, .svg, .png or .pdf; .json, a Chrome trace; or .perfetto-trace or .pftrace, a
+            Perfetto trace; each also with .gz.
         title: of the picture; None: what the document is, or else the file's name.
         part: what of plans and timelines is drawn (schemas/columns.py); None: all.
 
@@ -522,10 +529,10 @@ def draw(document: Any, path: str, *, title: str | None = None, part: "Selection
     """
     from .schemas.files import written
     from .viz.drawing import drawn
-    from .viz.style import PICTURE_ENDINGS
+    from .viz.style import PICTURE_ENDINGS, TRACE_ENDINGS
 
     bare = Path(path.removesuffix(".gz"))
-    known(bare.suffix, (*PICTURE_ENDINGS, ".json"), "--output")
+    known(bare.suffix, (*PICTURE_ENDINGS, *TRACE_ENDINGS), "--output")
     drawing = drawing_of(document, part=part)
     pieces = drawn(drawing, title or drawing.title or bare.stem, bare.suffix)
     with written(path) as stream:

@@ -1,8 +1,9 @@
 """A plan under torchtitan's trainer, run by rtk and by torch: `python benchmarks/titan_equal.py [-o FILE]`.
 
 In an environment that has torchtitan 0.3.0 (`.ci/run` makes one). Two stages of its debug Llama on CPUs, 3 steps of
-AdamW, as in tests/runners/test_titan.py: gradient norms of torch's own runtime under 1F1B, and how far others are from
-it, among them a zero-bubble order under `fully_shard`, where torch computes wrong gradients.
+AdamW, as in tests/runners/test_titan.py: gradient norms of torch's own schedule for a placement (1F1B where a rank has
+one stage), and how far others are from it: rtk, and torch by what `rtk export --to torchtitan` writes, among them a
+zero-bubble order under `fully_shard`, where torch has been seen to compute wrong gradients.
 """
 
 import argparse
@@ -12,25 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from rtk.benchmarks.common import write_result
-from rtk.tests.runners.test_titan import Case, train_all
+from rtk.tests.runners.test_titan import EXPORTED, OWN, Case, train_all
 
-REFERENCE: Case = ("1f1b", "torch", 1)
 OTHERS: tuple[Case, ...] = (
     ("1f1b", "rtk", 1),
     ("zero-bubble", "rtk", 1),
-    ("zero-bubble", "torch", 1),
-    ("1f1b", "torch, fully_shard", 1),
+    *EXPORTED,
     ("zero-bubble", "torch, fully_shard", 1),
 )
 
 
 def difference(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> float:
     """The largest absolute difference of a parameter."""
-    return max(
-        float((value - ours["parameters"][name]).abs().max())
-        for ours, theirs in zip(found, wanted, strict=True)
-        for name, value in theirs["parameters"].items()
-    )
+    ours = {name: value for rank in found for name, value in rank["parameters"].items()}
+    return max(float((value - ours[name]).abs().max()) for rank in wanted for name, value in rank["parameters"].items())
 
 
 def main() -> None:
@@ -39,13 +35,12 @@ def main() -> None:
     parser.add_argument("-o", "--output", default="-")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = train_all(Path(folder), (REFERENCE, *OTHERS))
-    wanted = found[REFERENCE]
+        found = train_all(Path(folder), tuple(dict.fromkeys((*OWN.values(), *OTHERS))))
     runs = {
         f"{runtime}, {schedule}": {
             "norms": made[-1]["norms"],
             "losses": made[-1]["losses"],
-            "parameter_difference": difference(made, wanted),
+            "parameter_difference": difference(made, found[OWN[schedule]]),
         }
         for (schedule, runtime, _), made in found.items()
     }

@@ -1,6 +1,7 @@
 """`rtk coordinate`: the coordinator of a resilient run, started on its own."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,10 +51,12 @@ def command(
     """
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")
+    from ..runners.resilience.wire import parse_listening
+
     read = read_valid_plan(plan, profile)
     logs = logs_of(script)
-    controller = controller_of(read, how)
-    (host, port), secret = _listening(listen), _secret(secret_file)
+    controller = controller_of(read, replace(how, profile=profile) if how.lower_degree else how)
+    (host, port), secret = parse_listening(listen, where="--listen"), _secret(secret_file)
     journal = controller.take_over(log, standby)
     # What the plan tells of the run; only the workers know it for sure.
     size, length = sizes_of(read)
@@ -76,20 +79,16 @@ def command(
     with (
         saying_how_to_go_on(how.checkpoint),
         RunReport(
-            facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to, logs=logs
+            facts,
+            as_json=common.as_json,
+            quiet=common.quiet,
+            metrics=how.metrics,
+            log_to=how.log_to,
+            logs=logs,
+            page=how.page,
         ) as report,
     ):
         controller.lead(report.report, secret, journal, host, port, is_ready)
-
-
-def _listening(text: str) -> tuple[str, int]:
-    """host and port; port 0 for any free one."""
-    from ..runners.resilience.wire import parse_address
-
-    if text.endswith(":0"):
-        host, _ = parse_address(text[:-1] + "1", where="--listen")
-        return host, 0
-    return parse_address(text, where="--listen")
 
 
 def _secret(file: str | None) -> bytes:

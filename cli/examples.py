@@ -123,10 +123,25 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk monitor -- torchrun --nproc-per-node 4 train.py",
         "rtk monitor -o slow.html -- python train.py",
     ),
+    "bubble": (
+        "rtk bubble timeline.json --plan plan.json",
+        "rtk bubble traces/ -o bubbles.html",
+        "rtk bubble train.log --json",
+    ),
     "detect": (
         "rtk detect train.log",
         "rtk detect train.log -o slow.svg --exit-code",
         "rtk detect train.log --follow",
+    ),
+    "goodput": (
+        "rtk goodput job.log",
+        "rtk goodput job.log -o where-it-went.html",
+        "rtk goodput job.log --trace failures.jsonl",
+    ),
+    "doctor": (
+        "rtk doctor job.sh",
+        "rtk doctor job.sh titan.toml --gpus 512 --iteration-time 12s --checkpoint-every 500",
+        'rtk doctor --torchrun "torchrun --nnodes 1:4 --rdzv-backend c10d train.py"',
     ),
     "probe": (
         "rtk probe --processes 4",
@@ -169,8 +184,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk diff plan.json adapted.json --md",
         "rtk diff plan.json zb.json --tolerance 5% --fail-if slower:3%",
     ),
-    "export": ("rtk export plan.json --to torch-csv -o orders.csv",),
-    "import": ("rtk import orders.csv --from torch-csv --profile p.json -o imported.json",),
+    "export": (
+        "rtk export plan.json --to torch-csv -o orders.csv",
+        "rtk export plan.json --to torchtitan -o titan",
+        "rtk export plan.json --to megatron -o megatron.args",
+    ),
+    "import": (
+        "rtk import orders.csv --from torch-csv --profile p.json -o imported.json",
+        "rtk import megatron.args --from megatron --profile p.json --dp 2 -o imported.json",
+    ),
     "schema": (
         "rtk schema",
         "rtk schema plan",

@@ -19,7 +19,7 @@ from ..schemas.plan import name_of
 from ..schemas.quantities import print_change, print_time
 from ..schemas.text import counted, listed
 from .learning_curve import FAILED
-from .run_output import Happening, RunStory, clock, print_loss, printable
+from .run_output import RunStory, StoryLine, clock, print_loss, printable
 
 LEAST_BETWEEN_S = 0.25  # between two refreshes; what matters more than an iteration is shown at once
 WIDEST = 120
@@ -294,7 +294,7 @@ def _progress(story: RunStory) -> Table:
 # What has happened
 
 
-def _happening(one: Happening, inner: int) -> Text:
+def _happening(one: StoryLine, inner: int) -> Text:
     """One line; where it is too long, what it cost is the last thing to be cut."""
     words, room = one.words, inner - len(clock(one.at_s)) - 2 - len(one.cost)
     if len(words) > room:

@@ -549,7 +549,7 @@ class TrainingOptions(TrainingConfig):
             "--shard-optimizer/--no-shard-optimizer",
             show_default=False,
             help="Peers share the optimizer's state, each part of it on two of them, which saves memory with three "
-            "peers or more (not with muon). By default where the plan counts on it.",
+            "peers or more (not with muon). By default where it does so, or the plan counts on it.",
         ),
     ] = None
     script: Annotated[
@@ -674,16 +674,33 @@ class LeadOptions(AnswerOptions):
         list[str] | None,
         typer.Option(
             "--log-to",
-            metavar="KIND:PATH",
-            help="tensorboard:FOLDER: losses, norms and times for TensorBoard; jsonl:FILE: as --metrics. Repeatable.",
+            metavar="KIND:TARGET",
+            help="tensorboard:FOLDER; prometheus:[HOST:]PORT or prometheus:FILE.prom; otlp:URL; "
+            "jsonl:FILE, as --metrics. Repeatable.",
         ),
         Writes("JSON lines", files=json_files),
+    ] = None
+    page: Annotated[
+        str | None,
+        typer.Option(
+            "--page",
+            metavar="[HOST:]PORT",
+            help="Serve a live page of the job here: on loopback unless a host is named, to whoever has its token.",
+        ),
     ] = None
     tp_across: Annotated[
         bool,
         typer.Option(
             "--tp-across/--no-tp-across",
             help="Take workers whose GPUs are on several machines; each layer's sums then go over the network.",
+        ),
+    ] = False
+    lower_degree: Annotated[
+        bool,
+        typer.Option(
+            "--lower-degree/--no-lower-degree",
+            help="A worker of several GPUs that loses one goes on with fewer, as a slow worker, where iterations are "
+            "predicted to be shorter than without it; --profile says how slow, else the numbers of GPUs.",
         ),
     ] = False
 

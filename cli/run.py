@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,6 +98,7 @@ def command(
     from ..runners.resilience.wire import secret_of
 
     trained = asked.settled()
+    how = replace(how, profile=profile) if how.lower_degree else how
     is_supervisor = is_rank(bool(coordinator))
     read = read_valid_plan(plan, profile)
     training = training_of(read, trained, None if coordinator else how.iterations)
@@ -157,7 +159,13 @@ def _report(
         tokens = plan.total_microbatches() * training.microbatch_size * training.sequence_length
     facts = RunFacts(plan, training.script or training.model, tokens, training.paced, how.iterations)
     return RunReport(
-        facts, as_json=common.as_json, quiet=common.quiet, metrics=how.metrics, log_to=how.log_to, logs=logs
+        facts,
+        as_json=common.as_json,
+        quiet=common.quiet,
+        metrics=how.metrics,
+        log_to=how.log_to,
+        logs=logs,
+        page=how.page,
     )
 
 

@@ -30,6 +30,7 @@ from .console import SETTINGS
 from .learning_curve import LearningCurve
 
 if TYPE_CHECKING:
+    from ..runners.live_page import LivePage
     from ..runners.resilience.announcements import (
         Announcement,
         EpochBegun,
@@ -67,7 +68,7 @@ class RunFacts:
 
 
 @dataclass
-class Happening:
+class StoryLine:
     """Something that is worth a line: when, what, what it cost (known later), and whether it is bad."""
 
     at_s: float
@@ -103,7 +104,7 @@ class RunStory:
         self.curve = LearningCurve()
         self._first_rate: float | None = None
         self._has_schedule = False  # the learning rate has changed
-        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
+        self.happenings: deque[StoryLine] = deque(maxlen=HAPPENINGS_KEPT)
         self.failures = 0
         self.joins = 0
         self.pace = ""  # why iterations take longer than planned
@@ -116,11 +117,11 @@ class RunStory:
         self._is_first = True  # the next iteration, of the run or of an epoch
         # Comings and goings: those that the next epoch will answer, those that the last one did, and those after which
         # an iteration has been done.
-        self._coming: list[Happening] = []
-        self._answered: list[Happening] = []
-        self._recovered: list[Happening] = []
+        self._coming: list[StoryLine] = []
+        self._answered: list[StoryLine] = []
+        self._recovered: list[StoryLine] = []
         self._resumed: int | None = None  # the iteration that went on where it was when this epoch began
-        self._broken: dict[str, Happening] = {}  # by link, until somebody passes on its messages
+        self._broken: dict[str, StoryLine] = {}  # by link, until somebody passes on its messages
         self._has_news = False  # of what is slow, since the last epoch
         self._saved_s: float | None = None  # when the job was saved to start again, until it has done an iteration
 
@@ -385,8 +386,8 @@ class RunStory:
 
     # Lines
 
-    def _note(self, words: str, at_s: float, is_bad: bool = False) -> Happening:
-        happening = Happening(at_s, printable(words), is_bad)
+    def _note(self, words: str, at_s: float, is_bad: bool = False) -> StoryLine:
+        happening = StoryLine(at_s, printable(words), is_bad)
         self.happenings.append(happening)
         return happening
 
@@ -440,6 +441,7 @@ class RunReport:
         metrics: append the JSON lines to this file too, each as soon as it is said.
         log_to: other logs, such as `tensorboard:FOLDER`.
         logs: further ones.
+        page: serve a live page here, `PORT` or `HOST:PORT`, and say where it is.
         live: whether text is a live view; by default on a terminal, and not in CI.
         now: seconds since 1970.
 
@@ -456,6 +458,7 @@ class RunReport:
         metrics: str | Path | None = None,
         log_to: Iterable[str] | None = None,
         logs: Iterable[LogWriter] = (),
+        page: str | None = None,
         live: bool | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -463,6 +466,8 @@ class RunReport:
         self._as_json, self._quiet = as_json, quiet
         self._logs: list[LogWriter] = [] if metrics is None else [JsonLinesLog(Path(metrics))]
         self._logs += [*log_writers(log_to), *logs]
+        self._page = None if page is None else _live_page(page, facts)
+        self._logs += [] if self._page is None else [self._page]
         self._now = now
         self._lines, self._elsewhere = sys.stdout, ExitStack()
         is_live = (wants_live_view() if live is None else live) and not as_json and not quiet
@@ -470,6 +475,12 @@ class RunReport:
 
     def report(self, what: "Announcement") -> None:
         """Say one announcement; at the run's end the live view stays, with its last state."""
+        from ..runners.resilience.announcements import OperationsTimed  # late: `--help` needs none of it
+
+        if isinstance(what, OperationsTimed):
+            if self._page is not None:
+                self._page.take(what.place, what.spans)
+            return
         now_s = self._now()
         said, words = self._story.tell(what, now_s)
         if said["event"] == "pace":  # the view shows it, and the end says it
@@ -517,6 +528,15 @@ class RunReport:
     ) -> None:
         self.close()
         self._elsewhere.close()
+
+
+def _live_page(target: str, facts: RunFacts) -> "LivePage":
+    from ..runners.live_page import LivePage  # late: it loads a server
+    from ..viz.live import live_html
+
+    page = LivePage(target, live_html(facts.plan, facts.model or None, facts.tokens or None))
+    remark(f"live page: {page.url}")
+    return page
 
 
 @contextmanager

@@ -12,13 +12,13 @@ from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, source_of, written
 from ..schemas.plan import name_of, parse_place
 from ..schemas.quantities import parse_time_s
-from ..viz.style import PICTURE_ENDINGS
+from ..viz.style import PICTURE_ENDINGS, TRACE_ENDINGS
 from .console import Common, Writes, ends_quietly, grouped, picture_ending, print_json
 
 if TYPE_CHECKING:
     from ..schemas.columns import Selection
 
-ENDINGS = (*PICTURE_ENDINGS, ".json")
+ENDINGS = (*PICTURE_ENDINGS, *TRACE_ENDINGS)
 FIX = f"end it in {', '.join(ENDINGS)}, or these and .gz; --json prints the trace, --terminal a chart"
 
 
@@ -36,7 +36,8 @@ def command(
         typer.Option(
             "--output",
             "-o",
-            help=f"A picture ({', '.join(PICTURE_ENDINGS)}) or Chrome/Perfetto trace (.json); .gz compresses.",
+            help=f"A picture ({', '.join(PICTURE_ENDINGS)}) a Chrome trace (.json) or a "
+            "Perfetto trace (.perfetto-trace, .pftrace); .gz compresses.",
         ),
         Writes(),
     ] = None,

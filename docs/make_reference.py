@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the commands' own help: `python docs/make_reference.py`."""
+"""Writes docs/cli.md from the commands' own help, and the rules of docs/doctor.md: `python docs/make_reference.py`."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from rtk.cli.commands import every
 from rtk.cli.main import app
+from rtk.profilers.doctor.rules.catalogue import RULES
 
 COMMANDS = tuple(every())
 
@@ -24,5 +25,30 @@ def _section(command: str) -> str:
     return f"## `{f'rtk {command}'.strip()}`\n\n```text\n{lines}\n```\n"
 
 
+BEGIN, END = "<!-- rules -->\n", "<!-- end of rules -->\n"
+
+
+def with_rules(page: str) -> str:
+    """docs/doctor.md with the table of its rules as they are."""
+    rows = [
+        f"| `{rule.id}` | {rule.severity} | {rule.condition} | {rule.fix} | {'; '.join(map(_linked, rule.sources))} |"
+        for rule in RULES
+    ]
+    table = "\n".join(["| rule | | broken when | do | says who |", "|---|---|---|---|---|", *rows])
+    head, _, rest = page.partition(BEGIN)
+    return f"{head}{BEGIN}{table}\n{END}{rest.partition(END)[2]}"
+
+
+def _linked(source: str) -> str:
+    """A thread as a link; an address as one; a source file as it is."""
+    repository, is_thread, number = source.partition("#")
+    if is_thread and number.isdecimal():
+        return f"[{source}](https://github.com/{repository}/issues/{number})"
+    address, between, words = source.partition(": ") if source.startswith("https") else ("", "", "")
+    return f"<{address}>{between}{words}" if address else source
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("cli.md").write_text(reference())
+    doctor = Path(__file__).with_name("doctor.md")
+    doctor.write_text(with_rules(doctor.read_text()))

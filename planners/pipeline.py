@@ -8,7 +8,7 @@ from .. import __version__
 from ..schemas.check import check_plan, in_brief
 from ..schemas.errors import InfeasibleError, InvalidInputError
 from ..schemas.orders import Kind, Operation, Schedule, Token, print_order
-from ..schemas.plan import Link, Placement, Plan, Planner, Stage, Worker
+from ..schemas.plan import Layers, Link, Placement, Plan, Planner, Stage, Worker
 from ..schemas.profile import Profile
 from .placement.bounds import bound_of
 from .placement.pipelines import with_placed_pipelines
@@ -84,6 +84,7 @@ def plan_from_orders(
     source: str,
     placement: Placement | None = None,
     pairs: Sequence[Collection[int]] = (),
+    cut: Sequence[Layers] | None = None,
 ) -> Plan:
     """Make a plan of orders that come from elsewhere, the same in every pipeline.
 
@@ -95,6 +96,7 @@ def plan_from_orders(
         source: where they came from, for errors.
         placement: the virtual stages of each column; None: that of the shape.
         pairs: of each column, the places of the forwards that run beside the backward behind them; none if empty.
+        cut: the layers of each stage, where they came along.
 
     Returns:
         A checked plan with its prediction.
@@ -104,7 +106,7 @@ def plan_from_orders(
         InfeasibleError: the profile cannot be cut into that many stages.
     """
     made_by = Planner(planner, __version__, shape_options(profile, shape))
-    empty = plan_without_orders(profile, shape, made_by, placement)
+    empty = plan_without_orders(profile, shape, made_by, placement, cut)
     beside = pairs or [()] * len(orders)
     workers = (_with_order(worker, orders[worker.stage], beside[worker.stage]) for worker in empty.workers)
     plan = replace(empty, workers=tuple(workers))

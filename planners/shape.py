@@ -246,7 +246,13 @@ def pipelines_of(template: Template, shape: Shape) -> list[Pipeline]:
     return [Pipeline(template.name, shape.microbatches, x if x != template.links else None) for x in own]
 
 
-def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placement: Placement | None = None) -> Plan:
+def plan_without_orders(
+    profile: Profile,
+    shape: Shape,
+    planner: Planner,
+    placement: Placement | None = None,
+    cut: Sequence[Layers] | None = None,
+) -> Plan:
     """The synchronous plan of a shape, all workers alive, their orders still empty.
 
     Args:
@@ -254,17 +260,27 @@ def plan_without_orders(profile: Profile, shape: Shape, planner: Planner, placem
         shape: what was asked for.
         planner: who makes it.
         placement: the virtual stages of each column, where it is none that a shape has a name for.
+        cut: the layers of each virtual stage, where somebody else has cut them, and all of the profile.
 
     Raises:
-        InvalidInputError: a link or limit that the shape does not have.
+        InvalidInputError: a link or limit that the shape does not have, or the cut is of another number of layers.
         InfeasibleError: the profile cannot be cut into that many stages, or a device cannot hold one.
     """
     shape.require_plannable()
-    if placement is None:
+    if cut and cut[-1][1] != len(profile.layers):
+        raise InvalidInputError(
+            f"the stages have {cut[-1][1]} layers, the profile {len(profile.layers)}",
+            where="--profile",
+            fix="give the profile of the model that was cut: an embedding, its blocks, and a head",
+        )
+    if placement is None and cut is None:
         template = template_of(profile, shape)
+    elif placement is None:
+        cut_as = cut_stages(profile, shape.pp, shape.dp, shape.tensor_parallel, shape.share, cut)
+        template = with_overlap(cut_as, profile, shape)
     else:
-        cut = cut_chunks(profile, placement, shape.dp, shape.tensor_parallel, shape.share)
-        template = with_overlap(cut, profile, shape)
+        chunks = cut_chunks(profile, placement, shape.dp, shape.tensor_parallel, shape.share, cut)
+        template = with_overlap(chunks, profile, shape)
     return Plan(
         planner=planner,
         inputs={"profile": digest(profile)},
@@ -309,7 +325,12 @@ def degree_options(shape: Shape) -> dict[str, object]:
 
 
 def cut_stages(
-    profile: Profile, stages: int, peers: int, tensor_parallel: Degrees = 1, share: OptimizerShare | None = None
+    profile: Profile,
+    stages: int,
+    peers: int,
+    tensor_parallel: Degrees = 1,
+    share: OptimizerShare | None = None,
+    given: Sequence[Layers] | None = None,
 ) -> Template:
     """Cut a profile's layers into consecutive stages so that the slowest stage is as fast as can be.
 
@@ -323,6 +344,7 @@ def cut_stages(
         tensor_parallel: GPUs of a worker, which share every layer, of all stages or of each; bytes and limits are those
             of each GPU.
         share: what a worker has of its stage's optimizer; None: all of it.
+        given: the layers of each stage, where somebody else has cut them.
 
     Returns:
         A template `t0`, with the links' delays from the profile's network and with memory limits from its device.
@@ -338,8 +360,7 @@ def cut_stages(
         )
     degrees = by_column(tensor_parallel, stages)
     work_s = {degree: tuple(_work_s(profile, degree)) for degree in sorted(set(degrees))}
-    ends = _least_bottleneck_cut(tuple(work_s[degree] for degree in degrees))
-    ranges = list(zip([0, *ends[:-1]], ends, strict=True))
+    ranges = list(given or _ranges(_least_bottleneck_cut(tuple(work_s[degree] for degree in degrees))))
     seating = PipelineSeats(stages, peers, tensor_parallel)
     sent_bytes = (profile.layers[stop - 1].output_bytes for _, stop in ranges[:-1])
     return Template(
@@ -362,6 +383,7 @@ def cut_chunks(
     peers: int,
     tensor_parallel: Degrees = 1,
     share: OptimizerShare | None = None,
+    given: Sequence[Layers] | None = None,
 ) -> Template:
     """Cut a profile's layers into virtual stages so that the busiest worker has as little to do as can be.
 
@@ -372,6 +394,7 @@ def cut_chunks(
         tensor_parallel: GPUs of a worker, which share every layer, of all columns or of each; bytes and limits are
             those of each GPU.
         share: what a worker has of its chunks' optimizer; None: all of it.
+        given: the layers of each virtual stage, where somebody else has cut them.
 
     Returns:
         A template `t0` with that placement. A limit is what the profile's device leaves beside all chunks of a worker,
@@ -391,8 +414,7 @@ def cut_chunks(
     columns = len(placement)
     degrees = by_column(tensor_parallel, columns)
     work_s = {degree: _work_s(profile, degree) for degree in sorted(set(degrees))}
-    ends = even_cut_of_columns([work_s[degree] for degree in degrees], placement)
-    ranges = list(zip([0, *ends[:-1]], ends, strict=True))
+    ranges = list(given or _ranges(even_cut_of_columns([work_s[degree] for degree in degrees], placement)))
     earlier = {v: [ranges[u] for u in held[:place]] for held in placement for place, v in enumerate(held)}
     seating = PipelineSeats(columns, peers, tensor_parallel)
     column_of = {v: column for column, held in enumerate(placement) for v in held}
@@ -409,7 +431,7 @@ def cut_chunks(
     unlinked = Template("t0", tuple(cut), links, placement, known or None, shard_optimizer=shares)
     crossed = links_crossed(unlinked)
     sent_bytes: defaultdict[int, float] = defaultdict(float)
-    for link, stop in zip(crossed, ends[:-1], strict=True):
+    for link, (_, stop) in zip(crossed, ranges[:-1], strict=True):
         sent_bytes[link] = max(sent_bytes[link], profile.layers[stop - 1].output_bytes)
     hops_s = {
         link: 0.0 if link < 0 else seating.hop_s(profile.network, sent_bytes[link], link, (link + 1) % columns)
@@ -548,6 +570,11 @@ def stages_at(profile: Profile, stages: Sequence[Stage], peers: int, degree: int
     seating = PipelineSeats(len(stages), peers, tuple(stage.tensor_parallel for stage in stages))
     rings = (seating.rings(profile.network, i) for i in range(len(stages)))
     return tuple(_stage(profile, stage.layers, (own, peers), degree) for stage, own in zip(stages, rings, strict=True))
+
+
+def _ranges(ends: Sequence[int]) -> list[Layers]:
+    """The layers of each part, by where each ends."""
+    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def _work_s(profile: Profile, degree: int) -> list[float]:

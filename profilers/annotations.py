@@ -132,9 +132,11 @@ class _AnnotatedEvents:
 
 @dataclass
 class _Holder:
-    """A rank: what it computed, in µs of its trace's clock, and that clock's origin in ns."""
+    """A rank: what it computed, in µs of its trace's clock, and that clock's origin in ns; and how many its job has."""
 
+    path: Path
     rank: int | None
+    world_size: int | None
     windows: list[_AnnotationWindow]
     base_ns: int
     clock: Clock
@@ -152,11 +154,11 @@ def read_annotations(paths: Sequence[Path]) -> Timeline:
             (`distributedInfo.rank`) following one another, or one with a process for each rank.
 
     Returns:
-        A measured timeline. Its options are `ranks`, by worker's name, and `clock`, the worst of what times are taken
-        from: kernels, gpu annotations or cpu.
+        A measured timeline. Its options are `ranks`, by worker's name, `world_size`, where the traces say it, and
+        `clock`, the worst of what times are taken from: kernels, gpu annotations or cpu.
 
     Raises:
-        InvalidInputError: a file is damaged, or has nothing of what is said above.
+        InvalidInputError: a file is damaged, or has nothing of what is said above; or they are of different jobs.
     """
     holders = [holder for path in paths for holder in _holders(path)]
     if not holders:
@@ -166,6 +168,7 @@ def read_annotations(paths: Sequence[Path]) -> Timeline:
             fix="torch annotates the schedules Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble and those of CSV "
             "files; elsewhere wrap the passes in torch.profiler.record_function('PP:0F3')",
         )
+    _require_one_job(holders)
     # The traces of each rank, in the order of ranks; those that name none come last, each by itself.
     known: dict[int, list[_Holder]] = defaultdict(list)
     unknown = []
@@ -175,6 +178,18 @@ def read_annotations(paths: Sequence[Path]) -> Timeline:
         else:
             known[holder.rank].append(holder)
     return _timeline([*(known[rank] for rank in sorted(known)), *unknown])
+
+
+def _require_one_job(holders: Sequence[_Holder]) -> None:
+    """Raise InvalidInputError for traces of jobs of unlike sizes."""
+    sizes = {holder.world_size: holder.path for holder in holders if holder.world_size is not None}
+    if len(sizes) > 1:
+        (one, there), (other, elsewhere) = list(sizes.items())[:2]
+        raise InvalidInputError(
+            f"the traces are of different jobs: one of {one} ranks, one of {other}",
+            where=f"{there}, /distributedInfo/world_size and {elsewhere}, /distributedInfo/world_size",
+            fix="give the traces of one job, one file a rank",
+        )
 
 
 def _holders(path: Path) -> Iterator[_Holder]:
@@ -201,9 +216,10 @@ def _holders(path: Path) -> Iterator[_Holder]:
         for window in own:
             spent_us[window.thread] += window.end_us - window.start_us
         main = max(spent_us, key=lambda thread: spent_us[thread])
-        yield _Holder(
-            rank if isinstance(rank, int) else None, [window for window in own if window.thread == main], base_ns, clock
-        )
+        mine = [window for window in own if window.thread == main]
+        world_size = job.get("world_size")
+        of = world_size if isinstance(world_size, int) else None
+        yield _Holder(path, rank if isinstance(rank, int) else None, of, mine, base_ns, clock)
 
 
 def _extent(event: dict[str, Any]) -> tuple[float, float]:
@@ -302,7 +318,9 @@ def _timeline(ranks: list[list[_Holder]]) -> Timeline:
     ordered = tuple(sorted(moved, key=lambda span: (span.start_s, span.worker)))
     clocks = {holder.clock for holders in ranks for holder in holders}
     worst = next(clock for clock in ("gpu annotations", "cpu", "kernels") if clock in clocks)
-    return Timeline("measured", ordered, options={"clock": worst, "ranks": rank_of})
+    sizes = {holder.world_size for holders in ranks for holder in holders} - {None}
+    options: dict[str, Any] = {"clock": worst, "ranks": rank_of}
+    return Timeline("measured", ordered, options={**options, **({"world_size": max(sizes)} if sizes else {})})
 
 
 def _spans(own: Sequence[tuple[_Label, float, float]], names: dict[int, str]) -> Iterator[Span]:

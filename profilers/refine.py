@@ -483,10 +483,11 @@ TRACES = (".json", ".json.gz")
 
 @dataclass(frozen=True)
 class GivenTimeline:
-    """A timeline as it was given: its name for messages, and what it says."""
+    """A timeline as it was given: its name for messages, what it says, and the traces that it was read from, if any."""
 
     name: str
     timeline: Timeline
+    traces: tuple[Path, ...] = ()
 
 
 def given_timelines(paths: Sequence[str]) -> Iterator[GivenTimeline]:
@@ -497,7 +498,7 @@ def given_timelines(paths: Sequence[str]) -> Iterator[GivenTimeline]:
             inside = sorted(one for one in Path(path).rglob("*") if one.name.endswith(TRACES))
             if not inside:
                 raise InvalidInputError("the folder holds no traces", where=path, fix="give .json or .json.gz files")
-            yield GivenTimeline(path, read_annotations(inside))
+            yield GivenTimeline(path, read_annotations(inside), tuple(inside))
             continue
         # Traces begin otherwise than documents.
         head = b"" if path == STANDARD_STREAM else beginning_of(Path(path), SNIFFED_BYTES).lstrip()
@@ -506,7 +507,7 @@ def given_timelines(paths: Sequence[str]) -> Iterator[GivenTimeline]:
         else:
             yield GivenTimeline(source_of(path), read_document(path, Timeline))
     if traces:
-        yield GivenTimeline(", ".join(map(str, traces)), read_annotations(traces))
+        yield GivenTimeline(", ".join(map(str, traces)), read_annotations(traces), tuple(traces))
 
 
 def run_of(given: GivenTimeline, profile: Profile, plans: Sequence[Plan], cut: StageCut) -> MeasuredRun:

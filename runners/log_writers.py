@@ -1,4 +1,4 @@
-"""Where the events of a run are kept beside what is printed: files of JSON lines, and TensorBoard's.
+"""Where the events of a run are kept beside what is printed: JSON lines, TensorBoard, Prometheus, OpenTelemetry.
 
 A log that cannot be written any more is left alone after one remark: it is no reason to end a training.
 """
@@ -13,9 +13,16 @@ from typing import Any, Protocol
 
 from ..schemas.errors import InvalidInputError, remark, require_package
 from ..schemas.text import joined
+from .otlp_log import OtlpLog
+from .prometheus_log import PrometheusLog
 
 OPTION = "--log-to"
-KINDS = {"tensorboard": "tensorboard:FOLDER", "jsonl": "jsonl:FILE"}
+KINDS = {
+    "tensorboard": "tensorboard:FOLDER",
+    "prometheus": "prometheus:HOST:PORT",
+    "otlp": "otlp:URL",
+    "jsonl": "jsonl:FILE",
+}
 FLUSH_S = 10  # who looks at TensorBoard sees what is not older, and that much is lost with this process
 
 # The numbers of events that TensorBoard draws, and what they are called there; one chart each, under three headings.
@@ -57,10 +64,27 @@ def log_writers(values: Iterable[str] | None) -> list[LogWriter]:
     Raises:
         InvalidInputError: there is no such kind, it cannot be written, or its package is not installed.
     """
-    return [
-        JsonLinesLog(Path(path)) if kind == "jsonl" else TensorBoardLog(Path(path))
-        for kind, path in map(_parsed, values or ())
-    ]
+    opened: list[LogWriter] = []
+    try:
+        for kind, target in map(_parsed, values or ()):
+            opened.append(_opened(kind, target))
+    except InvalidInputError:
+        for one in opened:
+            one.close()
+        raise
+    return opened
+
+
+def _opened(kind: str, target: str) -> LogWriter:
+    match kind:
+        case "tensorboard":
+            return TensorBoardLog(Path(target))
+        case "prometheus":
+            return PrometheusLog(target, OPTION)
+        case "otlp":
+            return OtlpLog(target, OPTION)
+        case _:
+            return JsonLinesLog(Path(target))
 
 
 def json_files(values: Iterable[str] | None) -> Iterator[str]:

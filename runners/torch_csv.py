@@ -17,17 +17,16 @@ Torch's own parser reads `0F1xyz` as `0F1`; this one refuses it.
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import read_bytes, source_of
 from ..schemas.orders import Kind, Operation, print_operation
-from ..schemas.placement import refuse_placed
 from ..schemas.plan import Placement, Plan, plain_placement
 
 # Nine digits are more than any file counts to, and fit wherever the numbers go next.
-_NUMBER = r"(?:0|[1-9][0-9]{0,8})"
-_OPERATION = re.compile(rf"({_NUMBER})([FIWB])({_NUMBER})")
+NUMBER = r"(?:0|[1-9][0-9]{0,8})"
+_OPERATION = re.compile(rf"({NUMBER})([FIWB])({NUMBER})")
 _PAIR = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 # What torch knows beside operations.
 _FOREIGN = re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*")
@@ -83,73 +82,13 @@ def to_torch_csv(plan: Plan) -> str:
         InvalidInputError: a worker has failed, a micro-batch is executed outside its pipeline, pipelines differ in
             their orders, or the optimizer is staggered: a CSV cannot say so.
     """
-    _refuse_what_is_no_order(plan)
-    return _written(_cells_of(order, own) for order, own in zip(_orders(plan), _pairs(plan), strict=True))
-
-
-def to_torch_comms_csv(plan: Plan) -> str:
-    """Write a plan's orders as a `compute_comms` CSV: with a SEND and a RECV for every message.
-
-    A SEND stands behind the operation that made the message; between two stages of one rank, where the runtime hands
-    it over, there is none. The RECV is announced at the same moment of a run at the plan's times, or before the
-    operation that runs then. So any two ranks name the messages between them in one order, as NCCL wants, which would
-    hang otherwise. Torch's own lowering does likewise, at one operation a rank and turn, whatever these last.
-
-    Every row begins with UNSHARD and ends with RESHARD and REDUCE_GRAD, of all its stages. They are not for
-    `fully_shard` alone: torch 2.13 divides the gradients by the micro-batches in REDUCE_GRAD, and without it trains
-    wrongly and says nothing.
-
-    Args:
-        plan: a valid plan.
-
-    Returns:
-        One line a rank.
-
-    Raises:
-        InvalidInputError: as `to_torch_csv`.
-    """
-    _refuse_what_is_no_order(plan)
-    orders, slowdowns = _orders(plan), [worker.slowdown or 1.0 for worker in plan.workers]
-    template = plan.template_of(0)
-    stages, rank_of = template.stages, template.column_of
-    rows = [[f"{stage}UNSHARD" for stage in held] for held in template.columns]
-    free_s = [0.0] * len(orders)
-    arrived_s: dict[TorchToken, float] = {}  # by the operation that waits for it
-    done = [0] * len(orders)
-
-    def end_s(rank: int) -> float | None:
-        """When a rank's next operation ends, or that it has none that can run."""
-        if done[rank] == len(orders[rank]):
-            return None
-        one = orders[rank][done[rank]]
-        ready_s = arrived_s.get(one, None if _waits(one, len(stages)) else 0.0)
-        if ready_s is None:
-            return None
-        return max(free_s[rank], ready_s) + stages[one.stage].duration_s(one.kind) * slowdowns[rank]
-
-    for _ in range(sum(map(len, orders))):
-        ends_s = {rank: end for rank in range(len(orders)) if (end := end_s(rank)) is not None}
-        rank = min(ends_s, key=lambda one: (ends_s[one], one))
-        one = orders[rank][done[rank]]
-        done[rank] += 1
-        free_s[rank] = ends_s[rank]
-        rows[rank].append(str(one))
-        stage, kind, microbatch = one
-        to, way, waiting = (stage + 1, "F", "F") if kind == "F" else (stage - 1, "B", "IB")
-        if kind == "W" or not 0 <= to < len(stages):
-            continue
-        arrived_s |= {TorchToken(to, cast(Kind, other), microbatch): free_s[rank] for other in waiting}
-        if rank_of[to] != rank:
-            rows[rank].append(f"{stage}SEND_{way}{microbatch}")
-            rows[rank_of[to]].append(f"{to}RECV_{way}{microbatch}")
-    for row, held in zip(rows, template.columns, strict=True):
-        row += [f"{stage}{last}" for stage in held for last in ("RESHARD", "REDUCE_GRAD")]
-    return _written(rows)
+    refuse_what_is_no_order(plan)
+    return as_rows(_cells_of(order, own) for order, own in zip(orders_of(plan), _pairs(plan), strict=True))
 
 
 def splits_backward(plan: Plan) -> bool:
     """Whether an exported order has I and W, which `fully_shard` does not go well with (`FULLY_SHARD`)."""
-    return any(one.kind == "I" for order in _orders(plan) for one in order)
+    return any(one.kind == "I" for order in orders_of(plan) for one in order)
 
 
 # Seen with torch 2.13 and torchtitan 0.3.0, eight micro-batches of its debug Llama: a grad norm of 0.8640 for 0.8681,
@@ -161,51 +100,6 @@ FULLY_SHARD = (
 )
 
 
-def torchtitan_parts(plan: Plan) -> list[list[str]]:
-    """What of a torchtitan decoder each stage holds, as its `module_fqns_per_model_part` says it.
-
-    Args:
-        plan: of a model whose first layer is the embedding, whose last one is the head, and the rest blocks.
-
-    Returns:
-        The modules' names, by stage.
-
-    Raises:
-        InvalidInputError: there are no blocks, or workers hold several virtual stages.
-    """
-    refuse_placed(plan, "rtk's export for torchtitan")
-    stages = plan.template_of(0).stages
-    blocks = stages[-1].layers[1] - 2
-    if blocks < 1:
-        raise InvalidInputError(
-            f"a model of {blocks + 2} layers has no block between an embedding and a head",
-            where="/templates/0/stages",
-            fix="plan from a profile of an embedding, blocks and a head, as `rtk profile` makes them",
-        )
-    names = [["tok_embeddings"], *([f"layers.{block}"] for block in range(blocks)), ["norm", "lm_head"]]
-    return [list(chain.from_iterable(names[slice(*stage.layers)])) for stage in stages]
-
-
-def torchtitan_parallelism(plan: Plan, csv_file: str) -> dict[str, Any]:
-    """What torchtitan's `ParallelismConfig` is to be given for a plan, by its names.
-
-    Args:
-        plan: a plan that `to_torch_csv` takes.
-        csv_file: where its orders will be.
-
-    Returns:
-        Keyword arguments of `ParallelismConfig`.
-    """
-    return {
-        "pipeline_parallel_degree": len(plan.template_of(0).stages),
-        "data_parallel_replicate_degree": len(plan.pipelines),
-        "data_parallel_shard_degree": 1,
-        "pipeline_parallel_schedule": "1F1B",  # only says that a rank holds one stage
-        "pipeline_parallel_schedule_csv": csv_file,
-        "module_fqns_per_model_part": torchtitan_parts(plan),
-    }
-
-
 def not_carried(plan: Plan) -> list[str]:
     """What a plan says beside its orders, in words: `to_torch_csv` leaves it out."""
     links = [link for template in plan.templates for link in template.links]
@@ -215,6 +109,8 @@ def not_carried(plan: Plan) -> list[str]:
         "the cut into layers": True,
         "costs": True,
         "link delays": any(link.delay_s for link in links),
+        "tensor parallelism": any(stage.tensor_parallel > 1 for stage in stages),
+        "the sharded optimizer": plan.shards_optimizer,
         "memory limits": any(stage.memory_limit_bytes is not None for stage in stages)
         or any(template.memory_limits_bytes is not None for template in plan.templates),
         "slowdowns": any(worker.slowdown is not None for worker in plan.workers),
@@ -223,6 +119,19 @@ def not_carried(plan: Plan) -> list[str]:
         "what pairs of passes take": plan.may_pair,
     }
     return [name for name, is_said in said.items() if is_said]
+
+
+def text_of_file(path: str) -> str:
+    """The text of a file in another program's form; `-` is standard input.
+
+    Raises:
+        InvalidInputError: it cannot be read, or is not UTF-8.
+    """
+    data = read_bytes(path)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source_of(path)) from error
 
 
 def from_torch_csv(text: str, source: str) -> TorchOrders:
@@ -245,9 +154,9 @@ def from_torch_csv(text: str, source: str) -> TorchOrders:
     for rank, line in enumerate(text.rstrip().split("\n")):
         rows.append([])
         pairs.append(set())
-        for cell, column in _cells(line):
+        for cell, column in cells_with_columns(line):
             where = f"{source}, line {rank + 1} column {column}"
-            found = _parse_cell(cell, where)
+            found = parse_cell(cell, where)
             if len(found) > 1:
                 pairs[-1].add(len(rows[-1]))
             for one in found:
@@ -279,7 +188,7 @@ def _as_operations(row: Sequence[TorchToken], several: bool) -> tuple[Operation,
     return tuple(Operation(kind, 0, microbatch, stage if several else None) for stage, kind, microbatch in row)
 
 
-def _orders(plan: Plan, pipeline: int = 0) -> list[list[TorchToken]]:
+def orders_of(plan: Plan, pipeline: int = 0) -> list[list[TorchToken]]:
     """The order of each rank of a pipeline."""
     return [
         [TorchToken(plan.virtual_stage(worker, one), one.kind, one.microbatch) for one in worker.operations()]
@@ -293,11 +202,6 @@ def _pairs(plan: Plan, pipeline: int = 0) -> list[frozenset[int]]:
     return [worker.pairs() for worker in plan.workers if worker.pipeline == pipeline]
 
 
-def _waits(one: TorchToken, stages: int) -> bool:
-    """Whether an operation takes what another stage has made."""
-    return one.stage > 0 if one.kind == "F" else one.kind != "W" and one.stage < stages - 1
-
-
 def _cells_of(order: Sequence[TorchToken], pairs: Collection[int]) -> Iterator[str]:
     """The cells of an order, two operations in one for each pair."""
     for place, one in enumerate(order):
@@ -307,11 +211,11 @@ def _cells_of(order: Sequence[TorchToken], pairs: Collection[int]) -> Iterator[s
             yield str(one)
 
 
-def _written(rows: Iterable[Iterable[str]]) -> str:
+def as_rows(rows: Iterable[Iterable[str]]) -> str:
     return "".join(",".join(row) + "\n" for row in rows)
 
 
-def _refuse_what_is_no_order(plan: Plan) -> None:
+def refuse_what_is_no_order(plan: Plan) -> None:
     if plan.optimizer == "staggered":
         raise _cannot_carry("a staggered optimizer", "/optimizer")
     for number, worker in enumerate(plan.workers):
@@ -321,9 +225,9 @@ def _refuse_what_is_no_order(plan: Plan) -> None:
         if rerouted is not None:
             what = f"a re-routed micro-batch ({print_operation(rerouted, worker.pipeline)} on worker {worker.name})"
             raise _cannot_carry(what, f"/workers/{number}/order")
-    first = _orders(plan), _pairs(plan)
+    first = orders_of(plan), _pairs(plan)
     for k in range(1, len(plan.pipelines)):
-        if (_orders(plan, k), _pairs(plan, k)) != first:
+        if (orders_of(plan, k), _pairs(plan, k)) != first:
             raise _cannot_carry(f"pipelines whose orders differ ({k} from 0)", f"/pipelines/{k}")
 
 
@@ -333,7 +237,7 @@ def _cannot_carry(what: str, where: str) -> InvalidInputError:
     )
 
 
-def _cells(line: str) -> Iterator[tuple[str, int]]:
+def cells_with_columns(line: str) -> Iterator[tuple[str, int]]:
     """The cells of a line that are not empty, with their columns counted from 1."""
     column = 1
     for cell in line.split(","):
@@ -343,7 +247,7 @@ def _cells(line: str) -> Iterator[tuple[str, int]]:
         column += len(cell) + 1
 
 
-def _parse_cell(cell: str, where: str) -> list[TorchToken]:
+def parse_cell(cell: str, where: str) -> list[TorchToken]:
     """The operation of a cell that is not empty, or the two of a pair."""
     pair = _PAIR.fullmatch(cell)
     matches = [_OPERATION.fullmatch(one.strip()) for one in (pair[1].split(";") if pair else [cell])]
@@ -355,7 +259,7 @@ def _parse_cell(cell: str, where: str) -> list[TorchToken]:
         raise InvalidInputError(
             f"{cell!r} is of the kind {foreign[1]}, which a plan does not hold",
             where=where,
-            fix="give a file of torch's compute_only format, with the operations F, I, W and B",
+            fix="give torch's compute_only format, with the operations F, I, W and B, or say --from torch-comms",
         )
     fix = "write the stage, F, I, W or B, and the micro-batch: 2F0"
     raise InvalidInputError(f"{cell!r} is not an operation", where=where, fix=fix)

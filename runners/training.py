@@ -284,12 +284,12 @@ def training_of(plan: Plan, asked: TrainingConfig, iterations: int | None = None
     return training
 
 
-def asked_to_shard(plan: Plan, asked: bool | None) -> bool:
-    """Whether peers are to share the optimizer's state.
+def asked_to_shard(plan: Plan, asked: bool | None) -> bool | None:
+    """Whether peers are to share the optimizer's state; None: nobody says it, and `shards_optimizer` chooses.
 
     Args:
         plan: valid.
-        asked: by whoever trains; None: where the plan counts on it.
+        asked: by whoever trains; None: not at all.
 
     Raises:
         InvalidInputError: it is refused, and the plan counts on it; or workers are on unlike numbers of GPUs, whose
@@ -309,7 +309,7 @@ def asked_to_shard(plan: Plan, asked: bool | None) -> bool:
             where="--no-shard-optimizer",
             fix="leave it out, or plan without --shard-optimizer",
         )
-    return plan.shards_optimizer or bool(asked)
+    return True if plan.shards_optimizer else asked
 
 
 def fewest_holders(plan: Plan) -> int:
@@ -347,8 +347,9 @@ class JobConfig:
 
     `policy` is the name of one that a running job obeys; None: Oobleck's where it has made the plan, else jointly.
     `checkpoint_every` is a duration with its unit, such as `10min`, or a number of iterations; 0: only at the end.
-    Names that end in `_s` are in s, `host_memory` is in bytes. `tp_across` lets the GPUs of a worker be on several
-    machines.
+    `page` is the port, or `host:port`, of a live page. Names that end in `_s` are in s, `host_memory` is in bytes.
+    `tp_across` lets the GPUs of a worker be on several machines; `lower_degree` lets a worker go on with the GPUs that
+    are left to it, at times that the `profile` behind the plan tells, a file.
     """
 
     iterations: int = 10
@@ -366,7 +367,10 @@ class JobConfig:
     timeline: str | None = None
     metrics: str | None = None
     log_to: Sequence[str] | None = None
+    page: str | None = None
     tp_across: bool = False
+    lower_degree: bool = False
+    profile: str | None = None
 
 
 def checkpoints_due(every: int | str) -> tuple[int, float | None]:

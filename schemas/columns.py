@@ -5,7 +5,7 @@ each span. Pictures are drawn from columns; `columns_of` and `timeline_from` lea
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -220,37 +220,89 @@ def columns_of(timeline: Timeline | TimelineColumns) -> TimelineColumns:
     """
     if isinstance(timeline, TimelineColumns):
         return timeline
-    names: dict[str, int] = {}
-    others: dict[str, int] = {}
-    suffixes: dict[str, int] = {"": 0}
-    known: dict[tuple[str, str], tuple[int, ...]] = {}
-    rows = []
-    for span in timeline.spans:
-        key = span.worker, span.op
-        if key not in known:
-            known[key] = _read(span, names, others, suffixes)
-        rows.append((*known[key], span.iteration))
-    worker, kind, pipeline, microbatch, stage, suffix, iteration = np.array(rows, dtype=np.int64).reshape(-1, 7).T
-    return TimelineColumns(
-        timeline.source, tuple(names), tuple(others), worker, kind, pipeline, microbatch,
-        np.array([span.start_s for span in timeline.spans], dtype=np.float64),
-        np.array([span.end_s for span in timeline.spans], dtype=np.float64),
-        iteration, timeline.workers, timeline.events, timeline.plan, timeline.paced,
-        suffixes=tuple(suffixes), suffix=suffix if len(suffixes) > 1 else None,
-        stage=stage if (stage != NONE).any() else None,
+    spans = timeline.spans
+    reading = SpanReading()
+    reading.add(
+        [span.worker for span in spans], [span.op for span in spans], [span.start_s for span in spans],
+        [span.end_s for span in spans], [span.iteration for span in spans],
     )  # fmt: skip
+    return reading.columns(timeline)
 
 
-def _read(span: Span, names: dict[str, int], others: dict[str, int], suffixes: dict[str, int]) -> tuple[int, ...]:
-    """Worker, kind, pipeline, micro-batch, virtual stage and suffix of a span, as numbers."""
-    worker = names.setdefault(span.worker, len(names))
-    own = worker_place(span.worker)[0]
-    try:
-        (kind, pipeline, microbatch, stage), suffix = parse_span(span.op, own)
-    except InvalidInputError:
-        return worker, len(KINDS) + others.setdefault(span.op, len(others)), own, 0, NONE, 0
-    number = suffixes.setdefault(suffix, len(suffixes))
-    return worker, KINDS.index(kind), pipeline, microbatch, NONE if stage is None else stage, number
+class SpanReading:
+    """Makes columns of spans that come part by part."""
+
+    def __init__(self) -> None:
+        self._places = _Places()
+        self._ops = _Ops()
+        self._parts: list[tuple[Any, ...]] = []
+
+    def add(
+        self,
+        workers: Sequence[str],
+        ops: Sequence[str],
+        starts_s: Sequence[float],
+        ends_s: Sequence[float],
+        iterations: Sequence[int],
+    ) -> None:
+        """Take the next spans: the fields of each.
+
+        Raises:
+            InvalidInputError: a worker's name is none.
+        """
+        places = [self._places[worker] for worker in workers]
+        numbers = [self._ops[own, op] for (_, own), op in zip(places, ops, strict=True)]
+        whole = [np.array(column, dtype=np.int32) for column in ([place for place, _ in places], numbers, iterations)]
+        self._parts.append((*whole, np.array(starts_s, dtype=np.float64), np.array(ends_s, dtype=np.float64)))
+
+    def columns(self, timeline: Timeline) -> TimelineColumns:
+        """All that came, as the spans of a timeline that says the rest."""
+        worker, op, iteration, start_s, end_s = map(np.concatenate, zip(*self._parts, strict=True))
+        self._parts = []
+        kind, pipeline, microbatch, stage, suffix = np.array(self._ops.read, dtype=np.int64).reshape(-1, 5).T
+        suffixes, is_placed = tuple(self._ops.suffixes), (stage != NONE).any()
+        return TimelineColumns(
+            timeline.source, tuple(self._places), tuple(self._ops.others), worker.astype(np.int64),
+            kind[op], pipeline[op], microbatch[op], start_s, end_s, iteration.astype(np.int64),
+            timeline.workers, timeline.events, timeline.plan, timeline.paced,
+            suffixes=suffixes, suffix=suffix[op] if len(suffixes) > 1 else None,
+            stage=stage[op] if is_placed else None,
+        )  # fmt: skip
+
+
+class _Places(dict[str, tuple[int, int]]):
+    """The number and the pipeline of each worker, in the order in which they are asked for."""
+
+    def __missing__(self, worker: str) -> tuple[int, int]:
+        self[worker] = found = len(self), worker_place(worker)[0]
+        return found
+
+
+class _Ops(dict[tuple[int, str], int]):
+    """The number of what each span does, by the pipeline of its worker.
+
+    Attributes:
+        read: of each: kind, pipeline, micro-batch, virtual stage and suffix, as numbers.
+        others, suffixes: as a TimelineColumns has them, with their numbers.
+    """
+
+    def __init__(self) -> None:
+        self.read: list[tuple[int, ...]] = []
+        self.others: dict[str, int] = {}
+        self.suffixes: dict[str, int] = {"": 0}
+
+    def __missing__(self, key: tuple[int, str]) -> int:
+        self[key] = found = len(self)
+        self.read.append(self._read(*key))
+        return found
+
+    def _read(self, own: int, op: str) -> tuple[int, ...]:
+        try:
+            (kind, pipeline, microbatch, stage), suffix = parse_span(op, own)
+        except InvalidInputError:
+            return len(KINDS) + self.others.setdefault(op, len(self.others)), own, 0, NONE, 0
+        number = self.suffixes.setdefault(suffix, len(self.suffixes))
+        return KINDS.index(kind), pipeline, microbatch, NONE if stage is None else stage, number
 
 
 def parse_span(op: str, pipeline: int) -> tuple[Operation, str]:

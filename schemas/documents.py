@@ -40,6 +40,7 @@ NEWEST = {
 PLAIN_VERSION = f"{PLAIN_MAJOR}.{FORMAT_MINOR}"
 # Beside seconds, the numbers without a unit that may be fractions.
 FLOATS = frozenset({"bubble_ratio", "factor", "gap", "overlap", "slowdown", "weight_wait"})
+FLOATS |= {"dependency_bubble_ratio", "even_ratio", "idle_over_compute", "imbalance"}
 
 NOT_OURS = "give a file that rtk has written, or correct the place"
 
@@ -360,8 +361,11 @@ def _all_field_names(kind: type[Document]) -> set[str]:
 def document_kinds() -> "dict[str, type[Document]]":
     """The documents by the name that `rtk schema` takes."""
     from .atlas import Atlas
+    from .bubble import BubbleReport
     from .checkpoint import Checkpoint
     from .detection import Detection
+    from .diagnosis import Diagnosis
+    from .ledger import GoodputLedger
     from .plan import Plan
     from .profile import Profile
     from .replay import ReplayReport
@@ -371,7 +375,8 @@ def document_kinds() -> "dict[str, type[Document]]":
     from .trace import Trace
 
     kinds: list[type[Document]] = [
-        Atlas, Checkpoint, Detection, Plan, Profile, ReplayReport, Report, Resumption, Templates, Timeline, Trace,
+        Atlas, BubbleReport, Checkpoint, Detection, Diagnosis, GoodputLedger, Plan, Profile, ReplayReport, Report,
+        Resumption, Templates, Timeline, Trace,
     ]  # fmt: skip
     return {kind.FORMAT.removeprefix("rtk."): kind for kind in kinds}
 

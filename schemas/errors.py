@@ -31,6 +31,8 @@ EXTRAS = {
     "distributed": "dask",
     "ray": "ray",
     "tensorboardX": "tensorboard",
+    "prometheus_client": "prometheus",
+    "opentelemetry": "otlp",
 }
 
 

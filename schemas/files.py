@@ -103,6 +103,10 @@ def bounded(stream: BinaryIO, source: str, *, is_gzip: bool | None, is_endless: 
     return io.BufferedReader(_Bounded(stream, source, math.inf if is_endless else BOUND.most_bytes), CHUNK_BYTES)
 
 
+class DamagedGzipError(InvalidInputError):
+    """The rest of a compressed file cannot be unpacked; what came before it has been."""
+
+
 class _Bounded(io.RawIOBase):
     """Counts what is read."""
 
@@ -138,7 +142,7 @@ class _Bounded(io.RawIOBase):
             # What a pipe gives is passed on as it comes: readinto would wait until the buffer is full.
             return int(cast(io.BufferedReader, self._stream).readinto1(buffer))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InvalidInputError(
+            raise DamagedGzipError(
                 f"the gzip data is damaged or cut short after {self._read_bytes:,} bytes ({error})",
                 where=self._source,
                 fix="compress the file again, or unpack what can be saved (zcat) and give that",

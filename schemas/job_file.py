@@ -205,12 +205,17 @@ KEYS = (
            _at("--stall-limit", *_LED), only=_LEADING),
     JobKey("training", "tp_across", _FLAG, "true", "Workers' GPUs may be on several machines.",
            _at("--tp-across", *_LED), only=_LEADING),
+    JobKey("training", "lower_degree", _FLAG, "true", "A worker that loses a GPU goes on with fewer, where that pays.",
+           _at("--lower-degree", *_LED), only=_LEADING),
     JobKey("training", "timeline", _TEXT, '"timeline.json"', "Write the measured timeline here.",
            _at("--timeline", *_LED), is_path=True, only=_LEADING),
     JobKey("training", "metrics", _TEXT, '"metrics.jsonl"', "Append what happens to this JSON-lines file.",
            _at("--metrics", *_LED), is_path=True, only=_LEADING),
-    JobKey("training", "log_to", _TEXTS, '"tensorboard:logs"', "tensorboard:FOLDER or jsonl:FILE; or a list of these.",
+    JobKey("training", "log_to", _TEXTS, '"tensorboard:logs"',
+           "tensorboard:FOLDER, prometheus:PORT, otlp:URL, jsonl:FILE; or a list.",
            _at("--log-to", *_LED), is_path=True, only=_LEADING),
+    JobKey("training", "page", _TEXT, '"8080"', "Serve a live page of the job: PORT or HOST:PORT.",
+           _at("--page", *_LED), only=_LEADING),
 )  # fmt: skip
 
 COMMANDS = frozenset(command for key in KEYS for command in key.options)
@@ -421,7 +426,8 @@ def _found_text(key: JobKey, value: str, path: str) -> str:
     """One of its texts."""
     if key.name == "log_to":
         kind, colon, name = value.partition(":")
-        return f"{kind}{colon}{_beside(name, path)}" if colon else value
+        is_file = kind in ("tensorboard", "jsonl") or name.endswith(".prom")
+        return f"{kind}{colon}{_beside(name, path)}" if colon and is_file else value
     is_no_file = {"name": not re.search(r"[/.]", value), "cluster": re.fullmatch(r"slurm|\d+x\d+", value) is not None}
     return value if is_no_file.get(key.name, False) else _beside(value, path)
 

@@ -23,6 +23,7 @@ BEGINNINGS = {b"\x89png": "a PNG picture", b"%pdf": "a PDF picture", b"<svg": "a
     b"<!doctype html": "a web page",
     b"<html": "a web page",
 }
+_PERFETTO = re.compile(rb"\n[\x80-\xff]*[\x00-\x7f]\x92\x03")  # a packet of compressed packets (viz/perfetto.py)
 _FORMAT = re.compile(rb'"format"\s*:\s*"(rtk\.[a-z_.-]{1,40})"')
 
 
@@ -89,6 +90,8 @@ def kind_of(path: Path) -> str | None:
     start = head.lstrip()[:512].lower()
     if not start:
         return None
+    if _PERFETTO.match(head):
+        return "a Perfetto trace"
     named = next((kind for beginning, kind in BEGINNINGS.items() if start.startswith(beginning)), None)
     if named is None and start.startswith(b"<?xml"):
         named = "an SVG picture" if b"<svg" in start else "XML"

@@ -162,6 +162,19 @@ class Hand:
 
 
 @dataclass(frozen=True)
+class DegreeFactors:
+    """At which smaller tensor-parallel degrees workers may go on that have lost a GPU, and how slow they are then.
+
+    Attributes:
+        factors: by worker and degree, how many times as long its operations take as planned.
+        profiled: the degrees of which a profile has the costs; of others the factor is that of the numbers of GPUs.
+    """
+
+    factors: "Mapping[str, Mapping[int, float]]"
+    profiled: "frozenset[int]" = frozenset()
+
+
+@dataclass(frozen=True)
 class Replanned:
     """A plan for the workers that are left.
 
@@ -170,11 +183,13 @@ class Replanned:
         seats: who takes which place; who is not named waits until there is one.
         restart: why the job should rather be saved and start again on other workers (Greyhound's S4); empty: it should
             go on.
+        iteration_time_s: what an iteration takes by it, with what is slow; None: nobody says.
     """
 
     plan: "Plan"
     seats: "tuple[tuple[str, Place], ...]"
     restart: str = ""
+    iteration_time_s: float | None = None
 
 
 class Replan(Protocol):
@@ -319,6 +334,11 @@ class JobAdvice(Protocol):
         Raises:
             InvalidInputError: the timeline has nothing of the plan.
         """
+        ...
+
+    @property
+    def lower(self) -> DegreeFactors | None:
+        """At which smaller degrees workers may go on that have lost a GPU; None: they wait until they have another."""
         ...
 
     @property

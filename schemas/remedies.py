@@ -63,6 +63,8 @@ KINDS = {
         ("rtk explain FILE", "rtk viz FILE", "rtk verify FILE"),
     ),
     "rtk.detection": Kind("a list of findings", "rtk detect LOG --json", ()),
+    "rtk.ledger": Kind("a ledger of a job's GPU-hours", "rtk goodput LOG -o ledger.json", ("rtk viz FILE",)),
+    "rtk.diagnosis": Kind("a diagnosis of settings", "rtk doctor JOB.sh --json", ()),
     "rtk.atlas": Kind(
         "an atlas", "rtk plan slipstream PROFILE --max-failures 2 -o atlas", ("rtk plan slipstream --from FOLDER",)
     ),

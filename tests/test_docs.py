@@ -26,6 +26,13 @@ def test_the_command_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "cli.md").read_text() == module["reference"]()
 
 
+def test_the_rules_of_the_doctor_are_up_to_date() -> None:
+    """docs/doctor.md has the table that docs/make_reference.py writes: every rule, with its sources."""
+    module = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    assert page == module["with_rules"](page)
+
+
 def test_the_reference_names_every_command() -> None:
     """No command is missing from the generated reference."""
     module = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))

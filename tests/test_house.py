@@ -47,7 +47,7 @@ def test_shipped_data_is_listed() -> None:
     """The JSON Schemas, the typing marker, the papers' traces and measurements, and pages' assets are package data."""
     data = PYPROJECT["tool"]["setuptools"]["package-data"]
     traces = {"rtk.benchmarks.papers": ["measured.json", "traces/*"]}
-    page = {"rtk.viz": ["page.css", "page.js"]}
+    page = {"rtk.viz": ["live.html", "page.css", "page.js"]}
     assert data == {"rtk": ["py.typed"], "rtk.schemas": ["*.schema.json"], **page, **traces}
     assert (ROOT / "py.typed").exists()
 

@@ -143,7 +143,7 @@ def test_an_explanation_is_told_as_by_the_command() -> None:
 def test_orders_go_out_and_come_back(tmp_path: Path) -> None:
     """A plan that is exported and imported has the same orders."""
     plan, path = rtk.plan_pipeline(PROFILE, pp=4, microbatches=4), tmp_path / "orders.csv"
-    path.write_text(rtk.export_plan(plan))
+    rtk.export_plan(plan).write(str(path))
     assert [one.order for one in rtk.import_plan(str(path), PROFILE).workers] == [one.order for one in plan.workers]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..schemas.columns import TimelineColumns, columns_of, worker_place
+from ..schemas.messages import messages_of
 from ..schemas.orders import KINDS, NONE
 from .facts import Labelled, curves_of, workers_of
 from .style import LOOKS
@@ -82,6 +83,7 @@ def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
     """A complete event for each span."""
     pid_of = [pids.get(name, 0) for name in shown.names]  # 0: has no spans
     own_of = [worker_place(name)[0] for name in shown.names]
+    categories, streams = categories_of(shown), streams_of(shown).tolist()
     for part in np.array_split(np.arange(len(shown)), len(shown) // PIECE + 1):
         suffix = np.zeros(len(shown), dtype=np.int64) if shown.suffix is None else shown.suffix
         named = np.full(len(shown), NONE) if shown.stage is None else shown.stage
@@ -89,10 +91,8 @@ def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
         times_us = (shown.start_s[part] * 1e6).tolist(), ((shown.end_s[part] - shown.start_s[part]) * 1e6).tolist()
         rows = zip(*(one[part].tolist() for one in fields), *times_us, strict=True)
         for worker, kind, pipeline, microbatch, iteration, suffix_place, stage, start_us, takes_us in rows:
-            tid = COMPUTE
             if kind < len(KINDS):
                 letter = KINDS[kind]
-                cat = LOOKS[letter].words
                 rerouted = pipeline != own_of[worker]
                 number = f"{pipeline}.{microbatch}" if rerouted else str(microbatch)
                 prefix = "" if stage == NONE else str(stage)
@@ -100,19 +100,28 @@ def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
                 said = f',"microbatch":"{pipeline}.{microbatch}","rerouted":{"true" if rerouted else "false"}'
                 said += f',"stage":{stage}' if prefix else ""
             else:
-                op, said = shown.others[kind - len(KINDS)], ""
-                name = _text(op)
-                cat = LOOKS[op if op in ("allreduce", "step") else "other"].words
-                tid = COMMUNICATION if op == "allreduce" else COMPUTE
+                name, said = _text(shown.others[kind - len(KINDS)]), ""
             yield (
-                f'{{"args":{{"iteration":{iteration}{said}}},"cat":"{cat}","dur":{takes_us},"name":{name},'
-                f'"ph":"X","pid":{pid_of[worker]},"tid":{tid},"ts":{start_us}}}'
+                f'{{"args":{{"iteration":{iteration}{said}}},"cat":"{categories[kind]}","dur":{takes_us},"name":{name},'
+                f'"ph":"X","pid":{pid_of[worker]},"tid":{streams[kind]},"ts":{start_us}}}'
             )
+
+
+def categories_of(shown: TimelineColumns) -> list[str]:
+    """What spans of each kind are called, in the order of the kinds and behind them the others'."""
+    kinds = (*KINDS, *(op if op in ("allreduce", "step") else "other" for op in shown.others))
+    return [LOOKS[kind].words for kind in kinds]
+
+
+def streams_of(shown: TimelineColumns) -> "np.ndarray[Any, Any]":
+    """The stream of the spans of each kind, in the same order."""
+    others = [COMMUNICATION if op == "allreduce" else COMPUTE for op in shown.others]
+    return np.array([COMPUTE] * len(KINDS) + others)
 
 
 def _arrows(shown: TimelineColumns, pids: dict[str, int], number: int) -> Iterator[str]:
     """Messages: activations from F at stage i to F at stage i+1, gradients from I or B at stage i+1 to stage i."""
-    receivers, senders = _messages(shown)
+    receivers, senders = messages_of(shown)
     pid_of = np.array([pids.get(name, 0) for name in shown.names], dtype=np.int64)
     for part in np.array_split(np.arange(len(receivers)), len(receivers) // PIECE + 1):
         sender, receiver = senders[part], receivers[part]
@@ -125,30 +134,6 @@ def _arrows(shown: TimelineColumns, pids: dict[str, int], number: int) -> Iterat
             yield f'{{{common},"ph":"s","pid":{from_pid},"tid":{COMPUTE},"ts":{from_us}}}'
             yield f'{{"bp":"e",{common},"ph":"f","pid":{to_pid},"tid":{COMPUTE},"ts":{to_us}}}'
             number += 1
-
-
-def _messages(shown: TimelineColumns) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
-    """The spans that wait for a message, and for each the one that sends it; of what was done twice the last one."""
-    rows = np.flatnonzero(shown.is_computed & (shown.kind != KINDS.index("W")))
-    is_forward = shown.kind[rows] == KINDS.index("F")
-    stage = shown.virtual_stage[rows]
-    # One number for direction, iteration, micro-batch and stage, with a free place beside the outermost stages.
-    key = is_forward.astype(np.int64)
-    for column in (shown.iteration, shown.pipeline, shown.microbatch):
-        values, place = np.unique(column[rows], return_inverse=True)
-        key = key * max(len(values), 1) + place
-    depth = int(stage.max(initial=0)) + 3
-    key = key * depth + stage + 1
-    keys, first = np.unique(key, return_index=True)
-    _, from_behind = np.unique(key[::-1], return_index=True)
-    last = len(key) - 1 - from_behind
-    order = np.argsort(first)
-    from_key = keys[order] + np.where(is_forward[first[order]], -1, 1)
-    at = np.searchsorted(keys, from_key).clip(max=max(len(keys) - 1, 0))
-    found = keys[at] == from_key if len(keys) else np.zeros(0, dtype=bool)
-    receiver, sender = rows[last[order][found]], rows[last[at[found]]]
-    passed = shown.worker[receiver] != shown.worker[sender]  # what a worker hands to itself is no message
-    return receiver[passed], sender[passed]
 
 
 def _instants(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[Record]:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..schemas.bubble import BubbleReport
 from ..schemas.columns import columns_of
 from ..schemas.errors import InvalidInputError
+from ..schemas.ledger import GoodputLedger
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from ..schemas.timeline import Timeline
 from .facts import Drawable, LabelledColumns, title_of
-from .style import PICTURE_ENDINGS, STILL_ENDINGS
+from .style import PERFETTO_ENDINGS, PICTURE_ENDINGS, STILL_ENDINGS, TRACE_ENDINGS
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,6 +38,7 @@ class Drawing:
         charts: text for a terminal of so many columns.
         plotly: a page with plotly in it, by its title; None: there is none.
         title: what they are; empty: nothing better than their files' names.
+        packets: the pieces of a Perfetto trace; None: there is none, and `trace` says so.
     """
 
     html: Callable[[str], str]
@@ -44,12 +47,14 @@ class Drawing:
     charts: "Callable[[int], list[Text]]"
     plotly: Callable[[str], str] | None = None
     title: str = ""
+    packets: Callable[[], Iterator[bytes]] | None = None
 
 
 def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawing:
     """Gantt charts of timelines: all over each other, in a terminal one each."""
     from .chrome import trace_pieces
     from .gantt import gantt_html
+    from .perfetto import perfetto_pieces
 
     timelines = labelled(documents, names)
 
@@ -75,6 +80,7 @@ def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawin
         charts,
         plotly,
         title_of(timelines),
+        lambda: perfetto_pieces(timelines),
     )
 
 
@@ -128,8 +134,53 @@ def _of_replays(documents: Sequence[ReplayReport], names: Sequence[str]) -> Draw
     )
 
 
+def _of_ledgers(documents: Sequence[GoodputLedger], names: Sequence[str]) -> Drawing:
+    """The ledger of a job: a page to be handed on."""
+    from .ledger import ledger_html
+
+    (ledger,) = documents
+
+    def picture(title: str) -> "Picture":
+        from .ledger import ledger_picture  # loads matplotlib
+
+        return ledger_picture(ledger, title)
+
+    def charts(width: int) -> "list[Text]":
+        from .terminal import terminal_ledger
+
+        return [terminal_ledger(ledger, width)]
+
+    return Drawing(
+        lambda title: ledger_html(ledger, title),
+        picture,
+        lambda: _no_trace(
+            "a ledger has no trace of operations: it knows iterations only as a number of seconds",
+            f"draw it as {' or '.join(PICTURE_ENDINGS)}; rtk goodput --trace writes its failures",
+        ),
+        charts,
+        title=f"Where the GPU-hours of {', '.join(ledger.lines.formats) or names[0]} went",
+    )
+
+
+def _of_bubbles(documents: Sequence[BubbleReport], names: Sequence[str]) -> Drawing:
+    """A report of bubbles: a bar a stage."""
+    from .bubble import bubble_chart, bubble_html, bubble_picture, title_of_bubble
+
+    (report,) = documents
+    return Drawing(
+        lambda title: bubble_html(report, title),
+        lambda title: bubble_picture(report, title),
+        lambda: _no_trace(
+            "a report of bubbles has no trace: it knows stages only as sums of seconds",
+            f"draw it as {' or '.join(PICTURE_ENDINGS)}, or the timeline that it was made from",
+        ),
+        lambda width: [bubble_chart(report, width)],
+        title=title_of_bubble(report),
+    )
+
+
 def _no_trace(what: str, fix: str) -> Iterator[str]:
-    raise InvalidInputError(what, where="--json, or an output in .json", fix=fix)
+    raise InvalidInputError(what, where=f"--json, or an output in {', '.join(TRACE_ENDINGS)}", fix=fix)
 
 
 class Painter(NamedTuple):
@@ -151,6 +202,8 @@ PAINTERS: dict[type[Any], Painter] = {
     Timeline: Painter("timelines", _of_timelines),
     Templates: Painter("templates", _of_templates, alone="pipeline templates"),
     ReplayReport: Painter("replays", _of_replays),
+    GoodputLedger: Painter("ledgers", _of_ledgers, alone="a ledger"),
+    BubbleReport: Painter("reports of bubbles", _of_bubbles, alone="a report of bubbles"),
 }
 
 
@@ -175,7 +228,8 @@ def drawn(drawing: Drawing, title: str, ending: str, by_plotly: bool = False) ->
     Args:
         drawing: what to draw.
         title: of the picture.
-        ending: of the file's name: `.html`, `.svg`, `.png`, `.pdf`, or `.json` for a Chrome trace.
+        ending: of the file's name: `.html`, `.svg`, `.png`, `.pdf`, `.json` for a Chrome trace, `.perfetto-trace` or
+            `.pftrace` for a Perfetto trace.
         by_plotly: make a page with plotly in it.
 
     Raises:
@@ -191,6 +245,8 @@ def drawn(drawing: Drawing, title: str, ending: str, by_plotly: bool = False) ->
         return iter((drawing.html(title).encode(),))
     if ending in STILL_ENDINGS:
         return iter((drawing.picture(title).data(ending),))
+    if ending in PERFETTO_ENDINGS and drawing.packets is not None:
+        return drawing.packets()
     return _in_blocks(drawing.trace())
 
 

@@ -22,7 +22,8 @@ Points = tuple[tuple[float, float], ...]
 MARK_CHARACTERS = 60
 MOST_SAID = 12  # events of one moment
 # What follows from other events of the moment is said after them.
-_CONSEQUENCES = {"epoch": 1, "copy": 2, "resend": 2, "wait": 2, "leave": 2, "orphans": 2, "replaced": 2}
+_AFTERWARDS = ("copy", "resend", "wait", "leave", "orphans", "replaced", "lowered", "raised")
+_CONSEQUENCES = {"epoch": 1, **dict.fromkeys(_AFTERWARDS, 2)}
 # The events after which a worker is not there, until it computes again, and what is said of it.
 GONE_AFTER = {"failure": "failed", "fail": "failed", "stop": "stopped", "leave": "left"}
 NO_PLACE = "not in the plan"
@@ -217,6 +218,7 @@ def _steps(
     fields = (own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), stages)
     microbatches: list[_Held] = list(zip(*fields, strict=True))
     in_vain = {one for one, is_lost in zip(microbatches, lost[rows].tolist(), strict=True) if is_lost}
+    each = [(whole[one.stage], stashed[one.stage], one.activation_bytes, one.weight_stash_bytes) for one in sizes]
     nobody = -1, -1, -1, False, sizes[0].stage
     changes = [(event.time_s, "drop", nobody) for event in columns.events if event.kind == "epoch"]
     changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
@@ -237,10 +239,7 @@ def _steps(
             here.add(microbatch)
         elif kind == "I" and was_whole and not microbatch[3]:
             left.add(microbatch)
-        held_bytes = sum(
-            len(whole[memory.stage]) * memory.activation_bytes + len(stashed[memory.stage]) * memory.weight_stash_bytes
-            for memory in sizes
-        )
+        held_bytes = sum(len(full) * full_bytes + len(rest) * rest_bytes for full, rest, full_bytes, rest_bytes in each)
         points.append((time_s, held_bytes))
     return tuple(points)
 

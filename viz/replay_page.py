@@ -33,7 +33,7 @@ from .style import page
 
 MOST_ANSWERS = 3
 
-_REPLAY_STYLE = """<style>
+REPORT_STYLE = """<style>
 body { max-width: 1280px; margin: 1.4rem auto; padding: 0 1rem; }
 h2 { font-size: 1.15rem; margin: 1.6rem 0 .3rem; }
 .verdict { font-size: 1.05rem; margin: .8rem 0; padding: .7rem 1rem; background: #F3F6FA;
@@ -89,7 +89,7 @@ def replay_html(report: ReplayReport, title: str | None = None) -> str:
     """
     colours = colours_of([report])
     return page(
-        title or title_of(report), report_facts(report), _REPLAY_STYLE + _section(report, colours), _guide([report])
+        title or title_of(report), report_facts(report), REPORT_STYLE + _section(report, colours), _guide([report])
     )
 
 
@@ -114,7 +114,7 @@ def comparison_html(
     for name, report in named:
         facts = "".join(f'<p class="facts">{escape(fact)}</p>' for fact in report_facts(report))
         sections += f'<div class="turn"><h2>{escape(name)}</h2>{facts}{_section(report, colours)}</div>'
-    return page(title or QUESTION, (), _REPLAY_STYLE + summary + sections, _guide(reports))
+    return page(title or QUESTION, (), REPORT_STYLE + summary + sections, _guide(reports))
 
 
 def _section(report: ReplayReport, colours: dict[str, str]) -> str:

@@ -7,6 +7,8 @@ from html import escape
 
 STILL_ENDINGS = (".svg", ".png", ".pdf")  # of pictures that do not move
 PICTURE_ENDINGS = (".html", *STILL_ENDINGS)
+PERFETTO_ENDINGS = (".perfetto-trace", ".pftrace")
+TRACE_ENDINGS = (".json", *PERFETTO_ENDINGS)  # of traces, for viewers of such
 
 INK, FAINT, IDLE, GRID, GROUND = "#1F2430", "#6B7280", "#ECEFF3", "#E3E6EB", "#C9CED6"
 # Events and limits: what people must not overlook.

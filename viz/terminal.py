@@ -3,11 +3,13 @@ where it has not."""
 
 from rich.text import Text
 
+from ..schemas.ledger import GoodputLedger
 from ..schemas.quantities import print_number, print_share, print_time, ticks
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
 from .facts import Drawable
-from .replay import PURPOSES, contestants, report_facts, shares_of, title_of
+from .ledger import LOOKS_OF_CLASSES, dearest, ledger_facts, sentence
+from .replay import HOUR_S, PURPOSES, contestants, print_amount, print_span, report_facts, shares_of, title_of
 from .scene import Bar, Gap, Row, Scene, lay_out
 from .style import INK, LOOKS, time_colour
 from .templates import facts_of, least_share, rows_of
@@ -200,4 +202,33 @@ def terminal_replay(report: ReplayReport, width: int) -> Text:
     seen = {purpose for one in shown for purpose, share in shares_of(one) if share > 0}
     key = ", ".join(f"{_CHARACTERS[purpose]} {purpose.words}" for purpose in PURPOSES if purpose in seen)
     lines += [Text(f"goodput; {key}", "dim")] if seen else []
+    return Text("\n").join(lines)
+
+
+def terminal_ledger(ledger: GoodputLedger, width: int) -> Text:
+    """Draw where a job's time went in lines of text: a bar a class, then its most expensive failures.
+
+    Args:
+        ledger: what is drawn.
+        width: columns of the terminal.
+    """
+    lines = [Text(sentence(ledger), "bold"), *(Text(fact) for fact in ledger_facts(ledger))]
+    total_gpu_s = ledger.time.total_gpu_s
+    names = max(map(len, LOOKS_OF_CLASSES))
+    bar = max(NARROWEST_BAR, width - names - len("  100.0 %  1,234,567 GPU-hours "))
+    for name, gpu_s in ledger.time:
+        look, share = LOOKS_OF_CLASSES[name], gpu_s / total_gpu_s
+        hours = print_amount(gpu_s / HOUR_S, min(total_gpu_s / HOUR_S, 99.0))
+        line = Text(f"{name:{names}} {print_share(share):>7} {hours:>9} {ledger.unit} ")
+        lines.append(line.append("█" * round(bar * share), look.colour))
+    lines += [
+        Text(
+            f"failure after {print_span(one.time_s)}: {one.cause} ({one.where}); noticed in "
+            f"{print_span(one.detection_s)}, restarted in {print_span(one.restart_s)}, idle "
+            f"{print_span(one.idle_s)}, {one.iterations_lost} iterations lost: "
+            f"{print_amount(one.cost_gpu_s / HOUR_S)} {ledger.unit}"
+        )
+        for one in dearest(ledger)
+    ]
+    lines += [Text(f"note: {one}", "dim") for one in ledger.warnings]
     return Text("\n").join(lines)

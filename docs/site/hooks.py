@@ -29,6 +29,7 @@ FORMATS = (
     "checkpoint",
     "templates",
     "detection",
+    "ledger",
     "replay",
 )
 

@@ -76,12 +76,14 @@ class PolicyAnswers:
             level=conditions.level,
             settled=not conditions.suspects and all(hand.place is None or hand.layers is not None for hand in crew),
         )
-        steps = self._policy.react(self._policy.resume(plan.without_pairs(), seats), moment)
+        standing = self._policy.resume(plan.without_pairs(), seats)
+        steps = self._policy.react(standing, moment)
         if not steps:
-            return Replanned(plan, tuple((hand.worker, hand.place) for hand in crew if hand.place is not None))
+            stay = tuple((hand.worker, hand.place) for hand in crew if hand.place is not None)
+            return Replanned(plan, stay, iteration_time_s=standing.iteration_time_s)
         last = steps[-1].standing
         seated = tuple(self._seated(self._policy.seats(last)))
-        return Replanned(self._policy.program(last), seated, steps[-1].restart)
+        return Replanned(self._policy.program(last), seated, steps[-1].restart, last.iteration_time_s)
 
     def moving_s(self, usual_s: float) -> float:
         """What it costs that workers change places because of what is slow; infinite where nobody does."""
@@ -137,7 +139,7 @@ def answers_for(
     Raises:
         InvalidInputError: the policy or the atlas does not fit the plan.
     """
-    method, plan = policy or _default(plan), plan.without_pairs()
+    method, plan = policy_of(plan, policy), plan.without_pairs()
     if method is PolicyName.OOBLECK:
         refuse_placed(plan, "the policy oobleck, whose templates are of one stage a worker,")
         if atlas is not None:
@@ -183,7 +185,7 @@ def remedies_of(text: str | None, plan: Plan, policy: PolicyName | None) -> Reme
     Raises:
         InvalidInputError: it says nothing that can be read, or the job's policy does not heed what is slow.
     """
-    if text is not None and (policy or _default(plan)) is not PolicyName.JOINT:
+    if text is not None and policy_of(plan, policy) is not PolicyName.JOINT:
         raise InvalidInputError(
             "only the policy joint takes account of what is slow",
             where="--mitigate",
@@ -192,8 +194,10 @@ def remedies_of(text: str | None, plan: Plan, policy: PolicyName | None) -> Reme
     return parse_mitigate(text)
 
 
-def _default(plan: Plan) -> PolicyName:
-    return PolicyName.OOBLECK if plan.planner.name == PolicyName.OOBLECK.value else PolicyName.JOINT
+def policy_of(plan: Plan, asked: PolicyName | None) -> PolicyName:
+    """By which method a running job recovers: the one that is asked for, else Oobleck's where it has made the plan."""
+    usual = PolicyName.OOBLECK if plan.planner.name == PolicyName.OOBLECK.value else PolicyName.JOINT
+    return asked or usual
 
 
 class _NoAnswer:

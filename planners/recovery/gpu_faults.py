@@ -8,14 +8,14 @@ goes on at the next smaller tensor-parallel degree that the profile has costs at
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import cast
 
 from ...schemas.plan import Place, Plan, Stage
-from ...schemas.profile import activations_held
+from ...schemas.profile import Profile, activations_held
 from ...schemas.protocols import RecoveryPolicy
 from ...schemas.replay import Fleet, Gpu, Moment, StateChange, TrainingState, Transition
 from ..scheduling.evaluate import evaluate
@@ -65,7 +65,7 @@ def worker_lost(job: TrainingJob) -> RecoveryPolicy:
 def degree_lowered(job: TrainingJob) -> RecoveryPolicy:
     """The same, but who has lost a GPU comes again at once at the next smaller degree, where memory admits that."""
     adapting = Adapting(SlipStream(GridJob.replayed(job, by_worker=True)), Horizon())
-    return Watched(WorkerByWorker(Resuming(adapting, job.costs), job, LowerDegrees(job)), job.costs)
+    return Watched(WorkerByWorker(Resuming(adapting, job.costs), job, LowerDegrees.replayed(job)), job.costs)
 
 
 @dataclass(frozen=True)
@@ -262,11 +262,37 @@ class LowerDegrees:
     """The tensor-parallel degrees below a job's own at which its workers can go on, and what that makes of them.
 
     Args:
-        job: its profile has the costs.
+        profile: has the costs.
+        stages: of alike pipelines, as they are cut.
+        pipelines: how many there are.
+        degree: the job's own.
+        microbatches: of a pipeline.
+        limits: of what a GPU of each stage may hold of activations, in bytes; one for all, or None.
     """
 
-    def __init__(self, job: TrainingJob) -> None:
-        self._job = job
+    def __init__(
+        self,
+        profile: Profile,
+        stages: Sequence[Stage],
+        pipelines: int,
+        degree: int,
+        microbatches: int,
+        limits: Sequence[float] | None = None,
+    ) -> None:
+        self._profile, self._cut, self._pipelines = profile, stages, pipelines
+        self._degree, self._microbatches, self._limits = degree, microbatches, limits
+
+    @classmethod
+    def replayed(cls, job: TrainingJob) -> LowerDegrees:
+        """Those of a job's workers."""
+        shape = job.shape
+        stages = template_of(job.profile, shape).stages
+        return cls(job.profile, stages, shape.dp, shape.degree, shape.microbatches, shape.memory_limit_bytes)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Those of the profile up to the job's own, ascending."""
+        return tuple(self._stages)
 
     def of(self, gpus: int) -> int:
         """The largest degree of the profile for so many GPUs; 0: there is none, or not even state has room there."""
@@ -277,14 +303,19 @@ class LowerDegrees:
 
         What its sum of gradients and its step then take longer is shared out among its operations.
         """
-        pairs = zip(self._stages[degree], self._stages[self._job.shape.degree], strict=True)
-        times_s = [(self._iteration_s(one), self._iteration_s(usual)) for one, usual in pairs]
+        return max((self.factor_at([stage], degree) for stage in range(len(self._cut))), default=1.0)
+
+    def factor_at(self, stages: Collection[int], degree: int) -> float:
+        """The same of a worker that has these stages."""
+        lower_s, usual_s = (
+            sum(self._iteration_s(self._stages[one][stage]) for stage in stages) for one in (degree, self._degree)
+        )
         # A stage that takes no time has none that a factor could make longer.
-        return max((one_s / usual_s for one_s, usual_s in times_s if usual_s), default=1.0)
+        return lower_s / usual_s if usual_s else 1.0
 
     def slice_bytes(self, stage: int) -> float:
         """Parameters, gradients and optimizer state that a GPU of a stage has at the job's own degree."""
-        return self._state_bytes(stage, self._job.shape.degree)
+        return self._state_bytes(stage, self._degree)
 
     def room_bytes(self, stage: int) -> float:
         """What a GPU of a stage has for all that it holds; infinite where nothing says so.
@@ -292,7 +323,7 @@ class LowerDegrees:
         That is the device's memory, and no more than what a limit of activations leaves beside state at the job's own
         degree: at a smaller one there is more state, and so less room for activations.
         """
-        room_bytes, limits = self._job.profile.device.memory_bytes or math.inf, self._job.shape.memory_limit_bytes
+        room_bytes, limits = self._profile.device.memory_bytes or math.inf, self._limits
         if limits is None:
             return room_bytes
         limit_bytes = limits[stage] if len(limits) > 1 else limits[0]
@@ -300,14 +331,20 @@ class LowerDegrees:
 
     def held_bytes(self, stage: int, degree: int, activation_bytes: float) -> float:
         """What a GPU of a stage holds at a degree, which would hold so much of activations at the job's own."""
-        layers = self._job.profile.layers[slice(*self._own[stage].layers)]
-        own, lower = (activations_held(layers, one) for one in (self._job.shape.degree, degree))
+        layers = self._profile.layers[slice(*self._own[stage].layers)]
+        own, lower = (activations_held(layers, one) for one in (self._degree, degree))
         return self._state_bytes(stage, degree) + (activation_bytes * lower / own if own else 0.0)
+
+    def has_room(self, stages: Sequence[int], degree: int, activation_bytes: float) -> bool:
+        """Whether a GPU of a worker with these stages holds them at a degree, with activations as of `held_bytes`."""
+        first, *further = stages
+        held_bytes = self.held_bytes(first, degree, activation_bytes)
+        return held_bytes + sum(self._state_bytes(one, degree) for one in further) <= self.room_bytes(first)
 
     @cached_property
     def _roomy(self) -> tuple[int, ...]:
         """The degrees at which a GPU of any stage holds at least parameters and state."""
-        numbers = range(self._job.shape.pp)
+        numbers = range(len(self._cut))
         return tuple(
             degree
             for degree in self._stages
@@ -315,23 +352,21 @@ class LowerDegrees:
         )
 
     def _state_bytes(self, stage: int, degree: int) -> float:
-        return gpu_bytes(self._job.profile.layers, replace(self._own[stage], tensor_parallel=degree))
+        return gpu_bytes(self._profile.layers, replace(self._own[stage], tensor_parallel=degree))
 
     def _iteration_s(self, stage: Stage) -> float:
         """What a worker has to do in an iteration, with the micro-batches of its own pipeline."""
-        return stage.work_s * self._job.shape.microbatches + stage.allreduce_s + stage.optimizer_s
+        return stage.work_s * self._microbatches + stage.allreduce_s + stage.optimizer_s
 
     @property
     def _own(self) -> tuple[Stage, ...]:
-        return self._stages[self._job.shape.degree]
+        return self._stages[self._degree]
 
     @cached_property
     def _stages(self) -> dict[int, tuple[Stage, ...]]:
         """The job's stages at its own degree and at each smaller one of the profile, cut as at its own."""
-        profile, shape = self._job.profile, self._job.shape
-        own = template_of(profile, shape).stages
-        degrees = (degree for degree in profile.degrees if degree <= shape.degree)
-        return {degree: stages_at(profile, own, shape.dp, degree) for degree in degrees}
+        degrees = (degree for degree in self._profile.degrees if degree <= self._degree)
+        return {degree: stages_at(self._profile, self._cut, self._pipelines, degree) for degree in degrees}
 
 
 def _once(*choices: Mapping[str, int]) -> Iterator[Mapping[str, int]]:

@@ -193,7 +193,14 @@ def _with_timers(run: ObservedRun, timers: _RankTimers) -> ObservedRun:
         ahead, back = (_extremes_s(block[name], run, timers) for name in (_FORWARD, _BACKWARD))
         ranges_s.append((_each(ahead, run.microbatches), _each(back, run.microbatches)))
     steps_s = [_extremes_s(_whole_step(block), run, timers) for block in stepped[1:] or stepped]
-    return replace(run, ranges_s=tuple(ranges_s), steps_s=tuple(steps_s))
+    per_microbatch = 1e3 * run.microbatches
+    passes = [[_of_stages(block[name], run) for name in (_FORWARD, _BACKWARD)] for block in timed[1:] or timed]
+    stages_s = tuple(
+        tuple((f / per_microbatch, b / per_microbatch) for f, b in zip(ahead, back, strict=True))
+        for ahead, back in passes
+        if ahead and back
+    )
+    return replace(run, ranges_s=tuple(ranges_s), steps_s=tuple(steps_s), stages_s=stages_s)
 
 
 def _whole_step(block: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
@@ -204,16 +211,17 @@ def _whole_step(block: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
 
 def _extremes_s(times_ms: Mapping[int, float], run: ObservedRun, timers: _RankTimers) -> Extremes:
     """The least and the most of what ranks say, in s: of all, of stages, or the most alone."""
-    if len(times_ms) > 2 and len(times_ms) % run.pp == 0:
-        # Ranks are counted stage after stage (Megatron's order "tp-cp-ep-dp-pp").
-        each = len(times_ms) // run.pp
-        of_stages: dict[int, list[float]] = {}
-        for place, rank in enumerate(sorted(times_ms)):
-            of_stages.setdefault(place // each, []).append(times_ms[rank])
-        found = [median(times) for times in of_stages.values()]
-    else:
-        found = [*times_ms.values()]
+    found = _of_stages(times_ms, run) or [*times_ms.values()]
     return (min(found) / 1e3 if timers.says_least else None), max(found) / 1e3
+
+
+def _of_stages(times_ms: Mapping[int, float], run: ObservedRun) -> list[float]:
+    """The median of each stage's ranks, in ms; empty where not every rank says its own."""
+    if len(times_ms) <= 2 or len(times_ms) % run.pp:
+        return []
+    # Ranks are counted stage after stage (Megatron's order "tp-cp-ep-dp-pp").
+    each, ordered = len(times_ms) // run.pp, [times_ms[rank] for rank in sorted(times_ms)]
+    return [median(ordered[begin : begin + each]) for begin in range(0, len(ordered), each)]
 
 
 def _each(extremes: Extremes, count: int) -> Extremes:

@@ -49,6 +49,8 @@ class ObservedRun:
             stage, in s, a pair for each reading; empty where nobody says.
         ranges_s: extremes of F, and of the backward pass, over all ranks, a pair for each reading.
         steps_s: extremes of the optimizer step over all ranks, one for each reading.
+        stages_s: F and the backward pass of each stage, medians over its ranks, a list for each reading; empty where
+            no rank's own times are told.
         shards_optimizer: each pipeline steps its share of a stage's parameters, as in ZeRO-1.
         gpu: on which they ran; None where nobody says.
         source: whence it is known.
@@ -66,6 +68,7 @@ class ObservedRun:
     passes_s: Sequence[tuple[float, float]] = ()
     ranges_s: Sequence[tuple[Extremes, Extremes]] = ()
     steps_s: Sequence[Extremes] = ()
+    stages_s: Sequence[Sequence[tuple[float, float]]] = ()
     shards_optimizer: bool = False
     gpu: str | None = None
     source: str

@@ -411,6 +411,87 @@ class RanksReplaced(WorkerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DegreeChosen(WorkerEvent):
+    """A worker that has lost ranks goes on at a smaller degree, as a slow one, or waits for others in their place.
+
+    Attributes:
+        degree: the largest one that is possible; None: there is none.
+        of: the plan's.
+        factor: how many times as long as planned its operations take at that degree.
+        is_profiled: whether a profile says so; else it is the number of GPUs that does.
+        lowered_s: what an iteration is predicted to take with it, slow; None: there is no plan, or no prediction.
+        without_s: what one is predicted to take without it, as its peers do its work.
+        reason: why there is no plan with it, where that is so.
+    """
+
+    event = "lowered"
+
+    place: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+    degree: int | None
+    of: int
+    factor: float | None = field(default=None, metadata=OMITTED_IF_NONE)
+    is_profiled: bool = False
+    lowered_s: float | None = None
+    without_s: float | None = None
+    reason: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields, and what was chosen."""
+        return {**Announcement.as_json(self), "is_lowered": self.is_lowered}
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether it goes on: iterations with it are predicted to be shorter."""
+        return self.lowered_s is not None and self.without_s is not None and self.lowered_s < self.without_s
+
+    @property
+    def sentence(self) -> str:
+        """What was chosen, and by which predictions."""
+        if not self.is_lowered:
+            return f"worker {self.worker} waits until it has {self.of} ranks again: {self._why_not}"
+        by = "by the profile" if self.is_profiled else "by the number of GPUs"
+        slow = "" if self.factor is None else f", {self.factor:.3g} times as slow {by}"
+        return f"worker {self.worker} goes on at {self.degree} of {self.of} GPUs{slow}: {self._predicted}"
+
+    @property
+    def detail(self) -> str:
+        """The same."""
+        return self.sentence
+
+    @property
+    def _why_not(self) -> str:
+        is_said = self.lowered_s is not None and self.without_s is not None
+        at = f"at {self.degree} of {self.of} GPUs "
+        return at + self._predicted if is_said else self.reason or "nobody predicts iterations"
+
+    @property
+    def _predicted(self) -> str:
+        with_s, without_s = print_time(self.lowered_s or 0.0), print_time(self.without_s or 0.0)
+        return f"iterations of {with_s} are predicted with it, of {without_s} without it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegreeRaised(WorkerEvent):
+    """A worker that had gone on at a smaller `degree` has a process for each of its ranks, and becomes whole again."""
+
+    event = "raised"
+
+    place: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+    degree: int
+    of: int
+
+    @property
+    def sentence(self) -> str:
+        """Who."""
+        return f"worker {self.worker} goes back from {self.degree} to {self.of} GPUs"
+
+    @property
+    def detail(self) -> str:
+        """The same."""
+        return self.sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeft(WorkerEvent):
     """A worker has gone because it was asked to."""
 
@@ -644,6 +725,26 @@ class JobRestarting(Announcement):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobRolledBack(Announcement):
+    """State is lost, for this `reason`; everybody loads the checkpoint `path`, and `iteration` is the next to run."""
+
+    event = "rollback"
+
+    reason: str
+    path: str
+
+    @property
+    def is_bad(self) -> bool:
+        """What was done since then is to be done again."""
+        return True
+
+    @property
+    def sentence(self) -> str:
+        """Why, and what is done again."""
+        return f"{self.reason}; all go back to iteration {self.iteration}: {self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PaceExplained(Announcement):
     """Iterations take longer, or less long, than planned, and why; JSON lines have it in `end` only.
 
@@ -658,6 +759,21 @@ class PaceExplained(Announcement):
     planned_s: float
     measured_s: float
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationsTimed(Announcement):
+    """What the worker at `place` has executed since it last said so: for live pages, JSON lines have none of it.
+
+    Attributes:
+        spans: operations, start and end in s by the coordinator's clock, and iterations.
+    """
+
+    event = "spans"
+    is_drawn = False
+
+    place: str
+    spans: tuple[tuple[str, float, float, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

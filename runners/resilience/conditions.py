@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from ...schemas.conditions import HEALTHY, Conditions, Pair, pair_of
+from ...schemas.conditions import HEALTHY, Conditions, Pair, SlowWorker, pair_of
 from ...schemas.protocols import Measured, Monitor
 from ...schemas.timeline import IterationTime, iteration_time_s
 from ..program import RankPair, rank_pair
@@ -189,6 +190,13 @@ def _between(conditions: Conditions, names: Sequence[str], one: int, other: int)
     ]
 
 
+def slowed(conditions: Conditions, worker: str, slowdown: float) -> Conditions:
+    """Conditions in which a worker's operations take so many times as long as planned; 1: as planned."""
+    others = [one for one in conditions.slow_workers if one.worker != worker]
+    found = [*others, SlowWorker(worker, slowdown)] if slowdown != 1.0 else others
+    return replace(conditions, slow_workers=tuple(sorted(found, key=lambda one: one.worker)))
+
+
 class Circumstances:
     """A monitor's findings, and the links that workers themselves have found broken.
 
@@ -208,6 +216,7 @@ class Circumstances:
         self.settings: dict[str, Any] = {}
         self.examinations = Examinations()
         self._suspicions: dict[str, str | None] = {}
+        self._known: dict[str, float] = {}  # by worker, how slow it is, for as long as no monitor has found it so
         self._networks: dict[Pair, int] = {}  # on how many two have lost each other, and so the number of the next
         self._ways = Ways((), ())
         self._news: list[str] = []
@@ -219,7 +228,11 @@ class Circumstances:
 
     def note(self, found: Conditions) -> Iterator[Announcement]:
         """What a monitor has found; gives what is new, for people."""
-        before, self.now = self.now, replace(found, broken_links=self.now.broken_links, suspects=())
+        for one in found.slow_workers:
+            self._known.pop(one.worker, None)
+        workers = sorted((*found.slow_workers, *starmap(SlowWorker, self._known.items())), key=lambda one: one.worker)
+        before, broken = self.now, self.now.broken_links
+        self.now = replace(found, slow_workers=tuple(workers), broken_links=broken, suspects=())
         if before.level < self.now.level:
             self._news.append("what is slow has been so for long enough")
         had, has = ({link.ends: link.delay_s for link in one.slow_links} for one in (before, self.now))
@@ -234,6 +247,13 @@ class Circumstances:
                 self._news.append(f"worker {worker} is {'slow' if worker in now else 'well again'}")
                 yield WorkerSlowed(worker=worker, factor=now[worker]) if worker in now else Relieved(worker=worker)
         yield from self.examinations.note(found.suspects, sorted(has), sorted(now))
+
+    def expect(self, worker: str, slowdown: float) -> None:
+        """A worker comes of which it is known how slow it is; a monitor corrects that once it finds it slow."""
+        self.now = slowed(self.now, worker, slowdown)
+        self._known.pop(worker, None)
+        if slowdown != 1.0:
+            self._known[worker] = slowdown
 
     def suspect(self, worker: str, peer: str | None) -> None:
         """A worker has lost touch, with that peer if it knows with whom."""
@@ -270,6 +290,7 @@ class Circumstances:
     def forget(self, worker: str) -> None:
         """The worker is gone; another process of its name may be on another machine."""
         self.now = self.now.without(worker)
+        self._known.pop(worker, None)
         self._networks = {pair: number for pair, number in self._networks.items() if worker not in pair}
         self.examinations.forget(worker)
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +38,7 @@ from .announcements import (
     JobEnded,
     JobRestarting,
     JobStarted,
+    OperationsTimed,
     timeline_events,
 )
 from .conditions import Crowding
@@ -61,7 +62,9 @@ Adviser = Callable[[Plan, JobConfig], JobAdvice]
 TWICE_S = 0.3
 
 # What another coordinator of the same job may have otherwise.
-OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to")
+OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to", "page")
+# What jobs of earlier versions did not know.
+ADDED = ("tp_across", "lower_degree", "profile")
 
 
 class JobController:
@@ -93,6 +96,7 @@ class JobController:
         self.events = () if self.trace is None else by_rank(plan, self.trace).events
         self.job = _job(plan, how, self.trace)
         self._advise, self._advice = advise, advise(plan, how)
+        self.job = replace(self.job, lower=self._advice.lower)
         self._spans: list[tuple[str, str, float, float, int]] = []
         self._planned: list[Plan] = []
         self.happened: list[tuple[float, Announcement]] = []
@@ -108,9 +112,10 @@ class JobController:
     def settings(self) -> dict[str, Any]:
         """What makes it this job, for the header of its log."""
         told = {name: value for name, value in asdict(self.how).items() if name not in OF_A_COORDINATOR}
-        if not self.how.tp_across:
-            del told["tp_across"]  # as in logs of before there was such a setting
-        return told
+        told["profile"] = self.how.profile is not None or None  # wherever it is, it is the plan's
+        usual = {one.name: one.default for one in fields(self.how)}
+        # As in logs of before there were such settings.
+        return {name: value for name, value in told.items() if name not in ADDED or value != usual[name]}
 
     def server(
         self,
@@ -149,7 +154,7 @@ class JobController:
             resume=lambda *what: self._advice.resume(*what),  # late, too
             welcome=self._welcome,
             announce=note,
-            on_spans=self._take_spans,
+            on_spans=partial(self._take_spans, announce),
             monitor=self._crowding or monitor,
             log=lambda line: print(line, file=sys.stderr),
         )
@@ -257,12 +262,17 @@ class JobController:
         if self._crowding is not None:
             self._crowding.arrive(hello)
         events = tuple(to_tree(event) for event in _events_of(self.events, hello))
-        # All ranks of a worker compute in step: the first one tells for all.
-        wants_spans = hello.rank == 0 and (self.how.timeline is not None or self._follower.can_follow)
+        # All ranks of a worker compute in step: whichever is the first one tells for all.
+        is_shown = self.how.timeline is not None or self.how.page is not None
+        wants_spans = is_shown or self._follower.can_follow
         return Welcome(1.0, 0.0, "", spans=wants_spans, inject=events, data=self.job.data)
 
-    def _take_spans(self, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]) -> None:
+    def _take_spans(
+        self, announce: Announcements, worker: str, place: str, spans: tuple[tuple[str, float, float, int], ...]
+    ) -> None:
         self._follower.take(place, spans)
+        if self.how.page is not None:
+            announce(OperationsTimed(place=place, spans=spans))
         if self.how.timeline is not None:
             self._spans.extend((place, *span) for span in spans)
 

@@ -11,7 +11,7 @@ from pydantic import Discriminator, TypeAdapter
 
 from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical
-from ...schemas.fields import STRICT, Index
+from ...schemas.fields import STRICT, Index, Seconds
 from ...schemas.plan import Plan, name_of
 from ...schemas.protocols import Hand, Replanned
 from ...schemas.resumption import Rest, Standing
@@ -23,8 +23,10 @@ from .protocol import (
     LossesTold,
     Published,
     Ready,
+    Reshaped,
     Saved,
     StandingTold,
+    StateLost,
     Suspect,
     Vote,
     Whereabouts,
@@ -56,7 +58,19 @@ class Lost:
 
 
 # What a worker says that the rules hear; the server has answers of its own to the rest.
-Heard = Ready | Vote | StandingTold | LossesTold | Suspect | Whereabouts | Leaving | Saved | Published
+Heard = (
+    Ready
+    | StateLost
+    | Vote
+    | StandingTold
+    | LossesTold
+    | Suspect
+    | Whereabouts
+    | Reshaped
+    | Leaving
+    | Saved
+    | Published
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,8 @@ class Planned:
     """The plan that was asked for under a `number` was made, or, where `plan` is None, cannot be, for the `reason`.
 
     `plan` is canonical JSON; `seats` are (worker, its place), those without a place left out; `restart`: why the job
-    should be saved and start again on other workers instead, or empty.
+    should be saved and start again on other workers instead, or empty; `iteration_time_s`: what an iteration takes by
+    it, as things are, if anybody says.
     """
 
     now_s: float
@@ -85,6 +100,7 @@ class Planned:
     seats: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     restart: str = ""
+    iteration_time_s: Seconds | None = None
     kind: Literal["planned"] = "planned"
 
     __pydantic_config__ = STRICT
@@ -218,7 +234,8 @@ def planned(number: int, found: Replanned | None, reason: str = "", now_s: float
     if found is None:
         return Planned(now_s, number, None, (), reason)
     seats = tuple((worker, name_of(place)) for worker, place in sorted(found.seats, key=lambda seat: seat[1]))
-    return Planned(now_s, number, canonical(found.plan).decode(), seats, restart=found.restart)
+    plan, time_s = canonical(found.plan).decode(), found.iteration_time_s
+    return Planned(now_s, number, plan, seats, restart=found.restart, iteration_time_s=time_s)
 
 
 def encode_event(event: Event) -> bytes:

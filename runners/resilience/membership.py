@@ -2,22 +2,24 @@
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import fsum, isfinite, sqrt
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from ...schemas.checkpoint import print_layers
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Layers, Place, Plan, Worker, name_of
+from ...schemas.plan import Layers, Place, Plan, Worker, merged_ranges, name_of
 from ...schemas.protocols import Hand
 from ...schemas.resumption import Rest, layers_in
+from .announcements import IterationCommitted
 from .events import Planned, RestPlanned
 from .progress import FAILED
 from .protocol import (
     Copy,
     Epoch,
     Hello,
+    Leaving,
     MeetingPoint,
     MicrobatchLoss,
     RankAssignment,
@@ -46,7 +48,7 @@ class Member:
         place: what it plays in the present epoch.
         holds: the layers, ranges [first, stop), whose state, as of the last commit, it has: until it says that it is
             ready, those from before the epoch.
-        is_leaving: it will go at the next commit.
+        leaving: by which it has said that it will go at the next commit; None: it has not.
         others: host:port of its meeting places on other networks.
         regroups: whether it can tell what it has of an iteration under way.
         further: where its ranks after the first are met.
@@ -57,14 +59,20 @@ class Member:
     store: str
     place: Place
     holds: tuple[Layers, ...] | None = None
-    is_leaving: bool = False
+    leaving: Leaving | None = None
     others: tuple[str, ...] = ()
     regroups: bool = False
     further: tuple[MeetingPoint, ...] = ()
 
-    def unseated(self, now_s: float) -> "Newcomer":
-        """It has no place any more, and waits for one."""
-        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups, self.further)
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it has said that it will go."""
+        return self.leaving is not None
+
+    def unseated(self, now_s: float, gives: bool) -> "Newcomer":
+        """It has no place any more, and waits for one; whether it `gives` others what it holds first."""
+        holds = self.holds if gives else None
+        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups, self.further, holds)
 
     def seat(self) -> RankAssignment:
         """Where it sits, as an epoch says it."""
@@ -73,7 +81,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A worker that waits for a place; `not_before`: the first iteration that it wants to take part in."""
+    """A worker that waits for a place.
+
+    Attributes:
+        not_before: the first iteration that it wants to take part in.
+        holds: as of a member, where it has lost its seat, and others may still need what it has; else None.
+    """
 
     name: str
     store: str
@@ -82,6 +95,7 @@ class Newcomer:
     others: tuple[str, ...] = ()
     regroups: bool = False
     further: tuple[MeetingPoint, ...] = ()
+    holds: tuple[Layers, ...] | None = None
 
     @classmethod
     def of(cls, hello: Hello, now_s: float) -> "Newcomer":
@@ -90,7 +104,13 @@ class Newcomer:
 
     def seated(self, connection: int) -> Member:
         """It has a place, of which nobody knows yet."""
-        return Member(self.name, connection, self.store, (0, 0), None, False, self.others, self.regroups, self.further)
+        return Member(
+            self.name, connection, self.store, (0, 0), self.holds, None, self.others, self.regroups, self.further
+        )
+
+    def seat(self) -> RankAssignment:
+        """Where it is met, as an epoch says it of who gives what it holds."""
+        return RankAssignment("", self.name, self.store, self.others, self.further)
 
 
 def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
@@ -100,6 +120,11 @@ def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
         if newcomer.not_before <= iteration:
             found.setdefault(newcomer.name, connection)
     return found
+
+
+def givers(newcomers: Iterable[Newcomer]) -> tuple[RankAssignment, ...]:
+    """Those who have lost their seats, and may have what others still lack."""
+    return tuple(one.seat() for one in newcomers if one.holds is not None)
 
 
 def live_places(plan: Plan) -> tuple[Place, ...]:
@@ -184,24 +209,44 @@ def leavers(members: Mapping[str, Member], seated: Iterable[str], is_sharded: bo
     """Members that go at the next change: all who were asked to.
 
     Where the optimizer is sharded, each part of its state is with two workers only: then one of a layer's holders goes
-    at a time, and nobody while somebody is lost. The others go one change later.
+    at a time, and nobody while somebody is lost. The others go one change later. Who goes only if it is spared
+    (`Leaving.if_spared`) does so alone, while nobody is lost and others have the state of all its layers.
 
     Args:
         members: by name.
         seated: the names of those who sit in the present epoch; who is no member any more is lost.
         is_sharded: whether parts of a state are to be kept.
     """
-    leaving = [one for one in members.values() if one.is_leaving]
+    leaving = [one for one in members.values() if one.leaving is not None and not one.leaving.if_spared]
+    are_all_there = all(name in members for name in seated)
+    if not leaving:
+        spared = (one.name for one in members.values() if one.is_leaving and are_all_there and _is_spared(one, members))
+        return tuple(islice(spared, 1))
     if not is_sharded:
         return tuple(one.name for one in leaving)
     found: list[str] = []
     taken = set[int]()
-    for one in leaving if all(name in members for name in seated) else ():
+    for one in leaving if are_all_there else ():
         layers = layers_in(one.holds or ())
         if layers.isdisjoint(taken):
             found.append(one.name)
             taken |= layers
     return tuple(found)
+
+
+def _is_spared(member: Member, members: Mapping[str, Member]) -> bool:
+    """Whether others have the state of all that a member has."""
+    others = (layers_in(one.holds or ()) for one in members.values() if one is not member)
+    return layers_in(member.holds or ()) <= set[int]().union(*others)
+
+
+def state_lost(layers: Collection[int]) -> str:
+    """What is wrong where some layers have a part whose state no worker has."""
+    numbers = print_layers(merged_ranges((layer, layer + 1) for layer in layers))
+    return (
+        f"the optimizer's state of {numbers} is lost: of a part of it both workers that held it are gone "
+        "(--no-shard-optimizer keeps all of it on every worker)"
+    )
 
 
 def nothing_counted(iteration: int) -> str:
@@ -296,10 +341,25 @@ class VoteCounter:
         """The mean loss, the same to the last bit whoever executed what; None where it is not finite or not known."""
         return mean_loss(self._losses(iteration))
 
-    def learning_rate(self, iteration: int) -> float | None:
-        """That of the first place that knows one."""
+    def committed(self, iteration: int, terms: StepTerms, time_s: float, workers: int) -> IterationCommitted:
+        """What is announced of an iteration that is committed.
+
+        Args:
+            iteration: a complete one.
+            terms: its own.
+            time_s: that it took.
+            workers: how many took part.
+        """
         votes = (vote for _, vote in sorted(self._votes[iteration].items()))
-        return next((vote.learning_rate for vote in votes if vote.learning_rate is not None), None)
+        return IterationCommitted(
+            loss=self.loss(iteration),
+            iteration_time_s=time_s,
+            live_workers=workers,
+            skipped=not self.is_finite(iteration),
+            count=terms.count,
+            grad_norm=terms.norm,
+            learning_rate=next((vote.learning_rate for vote in votes if vote.learning_rate is not None), None),
+        )
 
     def evaluation(self, iteration: int) -> tuple[tuple[MicrobatchLoss, ...], float]:
         """The losses of held-out micro-batches before it, in their order, and how long that took."""
@@ -434,6 +494,10 @@ class Checksums:
             told = [layer for layer in range(*copy.layers) if layer in sums and layer in others]
             if any(are_unlike(sums[layer], others[layer]) for layer in told):
                 yield source, target
+
+    def covers(self, workers: Collection[str]) -> bool:
+        """Whether all of these have said theirs."""
+        return self._said.keys() >= {*workers}
 
     def contradiction(self, worker: str, is_first: bool) -> tuple[str, int] | None:
         """What two have otherwise that must be equal, where one of them is this worker, and the exit code for that.

@@ -7,9 +7,9 @@ from pydantic import Discriminator, Field, TypeAdapter, ValidationError
 
 from ...schemas.checkpoint import CheckpointFile
 from ...schemas.errors import InvalidInputError
-from ...schemas.fields import STRICT, Index, Name, Seconds
+from ...schemas.fields import STRICT, Factor, Index, Name, Seconds
 from ...schemas.plan import Layers, Plan, rank_name
-from ...schemas.protocols import Measured
+from ...schemas.protocols import DegreeFactors, Measured
 from ...schemas.resumption import LedgerEntry, Rest, Standing
 
 # Before a worker has shown that it knows the secret, it has nothing long to say.
@@ -78,6 +78,9 @@ class Hello:
         ranks: how many ranks its worker has.
         further: where the ranks after the first are met, in the hello of a whole worker (unit_gate.py); a process
             says nothing of others.
+        degrees: smaller numbers of ranks that could share what it trains (`Reshape`).
+        shape: which rank of how many it has become since (`Reshaped`); None: as it was started.
+        slowdown: how many times as long as planned a whole worker's operations take, as far as that is known already.
     """
 
     proof: str
@@ -95,9 +98,17 @@ class Hello:
     rank: Index = 0
     ranks: Annotated[int, Field(ge=1)] = 1
     further: tuple[MeetingPoint, ...] = ()
+    degrees: tuple[Index, ...] = ()
+    shape: tuple[Index, Index] | None = None
+    slowdown: Factor = 1.0
     kind: Literal["hello"] = "hello"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def share(self) -> int:
+        """Which of its worker's ranks the process is now."""
+        return self.rank if self.shape is None else self.shape[0]
 
     @property
     def process(self) -> str:
@@ -275,6 +286,8 @@ class Epoch:
         evaluate: what was trained is to be evaluated, and voted on as `iteration`, which comes after the last.
         rest: what is left of the first iteration, where some of it is done; None: all of it, and what there is of it
             is dropped.
+        givers: workers that have no seat any more and hold a part of a sharded optimizer's state: they send what others
+            need of it, as ranks after those of the seats, and then wait like all without a seat.
     """
 
     epoch: Index
@@ -296,9 +309,15 @@ class Epoch:
     waits: bool = False
     evaluate: bool = False
     rest: Rest | None = None
+    givers: tuple[RankAssignment, ...] = ()
     kind: Literal["epoch"] = "epoch"
 
     __pydantic_config__ = STRICT
+
+    @property
+    def present(self) -> tuple[RankAssignment, ...]:
+        """All who meet, by rank."""
+        return (*self.seats, *self.givers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +390,26 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
+class Reshape:
+    """Coordinator, to a process of a worker that has no place as it is: leave everything, and be this rank of so many.
+
+    It makes its stage anew, and says `Reshaped` once it is ready to be seated.
+
+    Attributes:
+        rank: which of the worker's ranks.
+        ranks: how many share the worker's layers.
+        slowdown: how many times as long as planned its operations last then, for those of a paced run.
+    """
+
+    rank: Index
+    ranks: Annotated[int, Field(ge=1)]
+    slowdown: Factor = 1.0
+    kind: Literal["reshape"] = "reshape"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Coordinator: the job is over, or over for this worker."""
 
@@ -425,6 +464,20 @@ class Ready:
 # A micro-batch's number, the sum that is its loss, and what it is a sum of; the sum is None where it is not finite.
 MicrobatchLoss = tuple[int, float | None, float]
 StageLosses = tuple[Layers, tuple[MicrobatchLoss, ...]]  # those of some layers that a worker holds, or did
+
+
+@dataclass(frozen=True, slots=True)
+class StateLost:
+    """A worker of an epoch knows that nobody in it has the optimizer's state of a part of some layers, ascending.
+
+    It waits for another epoch, which nobody needs what is lost for. Instead of `Ready`.
+    """
+
+    epoch: Index
+    layers: tuple[Index, ...]
+    kind: Literal["state-lost"] = "state-lost"
+
+    __pydantic_config__ = STRICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,9 +593,24 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
-    """A worker was told to go (SIGTERM) and will, at the next commit."""
+class Reshaped:
+    """A process has become another rank of its worker, as it was told to (`Reshape`), and is ready to be seated."""
 
+    rank: Index
+    ranks: Annotated[int, Field(ge=1)]
+    kind: Literal["reshaped"] = "reshaped"
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker was told to go (SIGTERM) and will, at the next commit.
+
+    `if_spared`: only where others have all that it holds, and nobody else is lost or goes.
+    """
+
+    if_spared: bool = False
     kind: Literal["leaving"] = "leaving"
 
     __pydantic_config__ = STRICT
@@ -589,11 +657,10 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A worker found something wrong that concerns the whole job, and ends; wrong input `ends_job` in any case."""
+    """A worker found something wrong that concerns the whole job, and ends."""
 
     exit_code: Index
     message: str
-    ends_job: bool = False
     kind: Literal["failed"] = "failed"
 
     __pydantic_config__ = STRICT
@@ -632,11 +699,13 @@ FromWorker = (
     | Dead
     | Beat
     | Ready
+    | StateLost
     | Vote
     | StandingTold
     | LossesTold
     | Suspect
     | Whereabouts
+    | Reshaped
     | Leaving
     | Saved
     | Published
@@ -645,7 +714,7 @@ FromWorker = (
     | Bye
 )
 # What a worker reads.
-FromCoordinator = Challenge | Welcome | Refused | Regroup | Epoch | Commit | Halt | Publish | Inquiry | End
+FromCoordinator = Challenge | Welcome | Refused | Regroup | Epoch | Commit | Halt | Publish | Inquiry | Reshape | End
 
 _FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[FromWorker, Discriminator("kind")])
 _FROM_COORDINATOR: TypeAdapter[Any] = TypeAdapter(Annotated[FromCoordinator, Discriminator("kind")])
@@ -707,6 +776,7 @@ class Job:
         spare_ranks: processes of workers of several ranks that must wait before the job starts, beside those who begin;
             those of `newcomers` are among them.
         tp_across: whether ranks of a worker may be on several machines.
+        lower: at which smaller degrees workers may go on that have lost a rank (lowering.py); None: they wait.
     """
 
     plan: Plan
@@ -723,3 +793,4 @@ class Job:
     taken: int | None = None
     spare_ranks: int = 0
     tp_across: bool = False
+    lower: DegreeFactors | None = None

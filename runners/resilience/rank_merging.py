@@ -18,12 +18,17 @@ AT_WORK = ("computing", "preparing")
 BETWEEN_RANKS = ":"
 
 
-def worker_hello(hellos: Sequence[Hello], returning: Returning | None = None) -> Hello:
-    """The hello of a whole worker.
+def worker_hello(
+    hellos: Sequence[Hello], returning: Returning | None = None, *, slowdown: float = 1.0, is_whole: bool = True
+) -> Hello:
+    """The hello of a worker all of whose ranks are there.
 
     Args:
         hellos: of its processes, by rank.
         returning: what all of them know of a job that they come back to; None: it is no such worker.
+        slowdown: how many times as long as planned its operations take.
+        is_whole: whether it has as many ranks as the plan says; else it tells nothing of an iteration under way, for
+            sums are copied between ranks of one number only.
     """
     first = hellos[0]
     return replace(
@@ -31,8 +36,9 @@ def worker_hello(hellos: Sequence[Hello], returning: Returning | None = None) ->
         not_before=max(one.not_before for one in hellos),
         returning=returning,
         evaluates=any(one.evaluates for one in hellos),
-        regroups=all(one.regroups for one in hellos),
+        regroups=is_whole and all(one.regroups for one in hellos),
         further=tuple(MeetingPoint(one.store, one.others) for one in hellos[1:]),
+        slowdown=slowdown,
     )
 
 

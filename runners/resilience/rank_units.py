@@ -10,6 +10,7 @@ from .protocol import Hello, Saved, StandingTold, Suspect, Vote, Whereabouts
 from .rank_merging import AT_WORK, worker_saved, worker_whereabouts
 
 Identity = tuple[int, str]  # of a process: its number, and its meeting place
+Shape = tuple[int, int]  # which rank of how many a process is of its worker
 
 
 @dataclass(eq=False)
@@ -27,6 +28,8 @@ class RankProcess:
         dropped: what it held until this epoch is not reckoned with, for it had no place then.
         is_dismissed: it was told to end.
         is_leaving: it has said that it was asked to go.
+        shape: what it is of its worker now; what it was started as is in its hello.
+        becomes: what it was told to be, and has not said to be yet.
     """
 
     connection: int
@@ -39,6 +42,16 @@ class RankProcess:
     dropped: int = 0
     is_dismissed: bool = False
     is_leaving: bool = False
+    shape: Shape = field(init=False)
+    becomes: Shape | None = None
+
+    def __post_init__(self) -> None:
+        self.shape = self.hello.shape or (self.hello.rank, self.hello.ranks)
+
+    @property
+    def rank(self) -> int:
+        """Which of its worker's ranks it is now."""
+        return self.shape[0]
 
     @property
     def identity(self) -> Identity:
@@ -113,7 +126,7 @@ class WorkerUnit:
 
     def culprits(self) -> list[RankProcess]:
         """Who hangs, when the worker does: the ranks that have not answered, or the one that holds up the others."""
-        silent = [one for one in self.processes if one.hello.rank not in self.answers]
+        silent = [one for one in self.processes if one.rank not in self.answers]
         rank, answer = worker_whereabouts(self.worker, self.answers) if self.answers else (0, None)
         is_known = answer is not None and (answer.doing in AT_WORK or not silent)
         return [self.processes[rank]] if is_known else silent

@@ -32,7 +32,7 @@ from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Layers, Plan, name_of, place_of
+from ...schemas.plan import Plan, name_of, place_of
 from ...schemas.protocols import Hand
 from . import announcements as said
 from .announcements import Announcement, announcements_of
@@ -67,6 +67,7 @@ from .membership import (
     VoteCounter,
     coming,
     copies,
+    givers,
     held_by,
     layers_at,
     layers_of,
@@ -77,6 +78,7 @@ from .membership import (
     refusal_of_double,
     savers,
     seats_of,
+    state_lost,
     stranger_to,
 )
 from .progress import FAILED, FUTILE_EPOCHS, HUNG, INTERRUPTED, SPLIT, UNEXPLAINED, Judgement, Standstill
@@ -97,6 +99,7 @@ from .protocol import (
     Saved,
     Saver,
     StandingTold,
+    StateLost,
     StepTerms,
     Suspect,
     Vote,
@@ -133,7 +136,7 @@ class CoordinatorRules:
         self._questions = Questions[tuple[Crew, Conditions], Planned]()  # for the plan that follows the running one
         self._inventory = Inventory()
         self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
-        self._circumstances = Circumstances()
+        self.circumstances = Circumstances()
         self._standstill = Standstill(job)
         self._tally = VoteCounter(job.plan)
         self._checkpoints = Checkpoints(job)
@@ -200,7 +203,7 @@ class CoordinatorRules:
                 self._chronicle.reach("rest", self._now_s)
                 self._inventory.questions.note(event)
             case Noticed():
-                for found in self._circumstances.note(event.conditions):
+                for found in self.circumstances.note(event.conditions):
                     self._announce(found, self.committed + 1)
 
     # Who is there
@@ -218,8 +221,10 @@ class CoordinatorRules:
         else:
             if returning is not None:  # another process in place of the one that was awaited
                 self._lose_member(returning, "its process was replaced")
-            self._settings = self._circumstances.settings = hello.job
+            self._settings = self.circumstances.settings = hello.job
             self._wants_evaluation = self._wants_evaluation or hello.evaluates
+            if hello.worker not in self.members:
+                self.circumstances.expect(hello.worker, hello.slowdown)
             self.newcomers[event.connection] = Newcomer.of(hello, event.now_s)
 
     def _refusal(self, hello: Hello) -> Refused | None:
@@ -249,6 +254,7 @@ class CoordinatorRules:
 
     def _lose(self, connection: int, reason: str) -> None:
         newcomer = self.newcomers.pop(connection, None)
+        self._must_reform = self._must_reform or (newcomer is not None and newcomer.holds is not None)
         if newcomer is not None and self.phase == "running":
             self._announce(said.WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
         member = self._by_connection.get(connection)
@@ -267,7 +273,7 @@ class CoordinatorRules:
         del self.members[member.name]
         self._awaited.discard(member.name)
         self._spare.clear()
-        self._circumstances.forget(member.name)
+        self.circumstances.forget(member.name)
         self._standstill.forget(member.name)
         if member.connection is not None:
             del self._by_connection[member.connection]
@@ -326,12 +332,14 @@ class CoordinatorRules:
                 self._commit_what_is_complete()
             case Ready() as ready:
                 self._note_ready(member, ready)
+            case StateLost(epoch, layers) if epoch == self.epoch and self.phase == "running":
+                self._roll_back(layers)
             case Suspect() as suspect if suspect.epoch == self.epoch:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
                 self._note_whereabouts(member, answer)
-            case Leaving():
-                member.is_leaving = True
+            case Leaving() as leaving:
+                member.leaving = leaving
             case Saved() | Published() as written if self._checkpoints.under_way is not None:
                 self._checkpoints.under_way.note(member.name, written)
 
@@ -351,6 +359,8 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
+        if self._checksums.covers(self._seats.values()):  # they have what givers had
+            self.newcomers = {number: replace(one, holds=None) for number, one in self.newcomers.items()}
         wrong = self._checksums.contradiction(member.name, self._epoch_message.nothing_committed)
         if wrong is not None and self.phase == "running":
             self._halt(*wrong)
@@ -365,7 +375,7 @@ class CoordinatorRules:
 
     def _suspect(self, member: Member, suspect: Suspect) -> None:
         """Usually the reason is a death that is known, or will be in a moment."""
-        self._circumstances.suspect(member.name, suspect.peer)
+        self.circumstances.suspect(member.name, suspect.peer)
         if not suspect.of_some:
             self._standstill.complain(member.name)
         if not self._is_suspected and self.phase == "running":
@@ -412,14 +422,14 @@ class CoordinatorRules:
 
     def _settle(self) -> None:
         """From what all say together: give up who hangs; else go other ways, or begin anew."""
-        if self._must_change:
+        if self.must_change:
             return
         found = self._standstill.judge(self._present, self.epoch, self._limit_s, is_suspected=self._is_suspected)
         names = {name for name, _ in found.hung}
-        lost = missing_layers(self._layers, held_by(hand for hand in self._crew() if hand.worker not in names))
+        lost = missing_layers(self._layers, held_by(hand for hand in self.crew() if hand.worker not in names))
         hung = [one for one in found.hung if not lost or self._standstill.has_hung_long(one[0], self._limit_s)]
         if hung:
-            self._circumstances.acquit()
+            self.circumstances.acquit()
             for name, reason in hung:
                 self._expel(self.members[name], reason, HUNG)
         elif found.is_busy or found.hung:  # an epoch that somebody cannot enter yet would come to nothing
@@ -443,7 +453,7 @@ class CoordinatorRules:
         self._redone = self.committed + 1
         if futile == UNEXPLAINED:
             for pair in self._standstill.lost_between():
-                self._circumstances.suspect(*pair)
+                self.circumstances.suspect(*pair)
             self._break_links()
         elif futile == SPLIT:
             for name in self._standstill.outsiders(self._present):
@@ -453,10 +463,10 @@ class CoordinatorRules:
 
     def _break_links(self) -> bool:
         """All live, and miss each other: they go other ways from now on; where none is left, a worker is given up."""
-        broken = self._circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
+        broken = self.circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
         for ends in broken:
             self._announce(said.LinkBroken(link="-".join(ends)), self.committed + 1)
-        for _, other in unreachable(self._circumstances.now, list(self._seats.values())):
+        for _, other in unreachable(self.circumstances.now, list(self._seats.values())):
             if other in self.members:
                 self._expel(self.members[other], "no way leads to it from a worker that it works with")
         return bool(broken)
@@ -467,7 +477,8 @@ class CoordinatorRules:
         while not (self._is_void or self._is_done) and self._tally.is_complete(self.committed + 1, self._seats):
             iteration = self.committed + 1
             if iteration == self.job.iterations:
-                self._end_evaluation(iteration)
+                self._tell_evaluation(iteration)  # of what was trained
+                self._wants_evaluation = False
                 return
             wrong, terms = self._tally.miscount(iteration), self._tally.terms(iteration, self._taken)
             if wrong is not None:
@@ -498,18 +509,31 @@ class CoordinatorRules:
         self._must_reform = self._is_void = True
         self._chronicle.change.note(reason, self._now_s)
 
+    def _roll_back(self, layers: tuple[int, ...]) -> None:
+        """Of an optimizer's state a part is in the last checkpoint only: all begin anew from that, if there is one."""
+        self._checkpoints.give_up("the job goes back to the one before")
+        reason, job = state_lost(layers), self._checkpoints.job
+        if job is None:
+            self._end = End(FAILED, f"{reason}, and there is no checkpoint to go back to")
+            self._finish()
+            return
+        self._announce(said.JobRolledBack(reason=reason, path=job.resume or ""), job.first_iteration)
+        self.job, self.committed, self._taken = job, job.first_iteration - 1, job.taken or 0
+        self._terms, self._was_skipped, self._redone = None, False, job.first_iteration
+        self.epoch += 1  # what is said of the one under way counts no more
+        self._inventory = Inventory()
+        self._go_back(reason)
+
     def _commit(self, iteration: int, terms: StepTerms) -> None:
         self.committed, self._terms = iteration, terms
         self._standstill.commit(self._now_s)
         self._was_skipped = not self._tally.is_finite(iteration)
         self._taken += not self._was_skipped
-        loss, evaluation_s = self._tally.loss(iteration), self._tell_evaluation(iteration)
-        learning_rate = self._tally.learning_rate(iteration)
-        self._tally.forget(iteration)
+        evaluation_s = self._tell_evaluation(iteration)
         self._inventory.losses.commit(iteration)
-        self._circumstances.examinations.commit()
+        self.circumstances.examinations.commit()
         self._set_last(iteration)
-        if self._was_skipped and self._is_staggered:
+        if self._was_skipped and self.plan.optimizer == "staggered":
             self._go_back(f"a gradient of iteration {iteration} is not finite")
         due = self._savers_now(iteration)
         self._commit_message = Commit(
@@ -524,16 +548,8 @@ class CoordinatorRules:
         )
         self._tell_all(self._commit_message)
         time_s, recovery = self._chronicle.note_commit(self._now_s, evaluation_s)
-        committed = said.IterationCommitted(
-            loss=loss,
-            iteration_time_s=time_s,
-            live_workers=len(self._seats),
-            skipped=self._was_skipped,
-            count=terms.count,
-            grad_norm=terms.norm,
-            learning_rate=learning_rate,
-        )
-        self._announce(committed, iteration)
+        self._announce(self._tally.committed(iteration, terms, time_s, len(self._seats)), iteration)
+        self._tally.forget(iteration)
         if recovery is not None:
             self._announce(recovery, iteration)
 
@@ -545,11 +561,6 @@ class CoordinatorRules:
             self._announce(said.ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
         return seconds
 
-    def _end_evaluation(self, iteration: int) -> None:
-        """What was trained is evaluated."""
-        self._tell_evaluation(iteration)
-        self._wants_evaluation = False
-
     @property
     def _must_evaluate(self) -> bool:
         """Whether what was trained is yet to be evaluated, all iterations being committed."""
@@ -560,39 +571,34 @@ class CoordinatorRules:
         """Whether there is nothing left to do but to save."""
         return self.committed >= self.job.iterations - 1 and not self._must_evaluate
 
-    @property
-    def _wants_examination(self) -> bool:
-        """Whether members are under suspicion and have not been examined yet."""
-        return bool(self._circumstances.examinations.wanted(self.members))
-
     def _set_last(self, iteration: int) -> None:
         if self._stops_after is not None:
             self._last = iteration
         if self._is_draining or self._stops_after is not None:
             return
-        boundary = iteration + 1 if self._is_staggered else iteration
-        is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready() or self._wants_examination
+        boundary = iteration + (self.plan.optimizer == "staggered")
+        suspects = self.circumstances.examinations.wanted(self.members)
+        is_wanted = self._wants_change(boundary + 1) or self._is_adaptation_ready() or suspects
         if is_wanted and boundary < self.job.iterations - 1:
             self._is_draining, self._last = True, boundary
 
     def _wants_change(self, iteration: int) -> bool:
         """Whether somebody comes or goes who can wait until before an iteration."""
-        leaves = any(member.is_leaving for member in self.members.values())
-        return leaves or not coming(self.newcomers, iteration).keys() <= self._spare
+        return bool(self._leavers()) or not coming(self.newcomers, iteration).keys() <= self._spare
 
     def _is_adaptation_ready(self) -> bool:
         """Whether another plan, or other ways between workers, are there for what has become slow, or better again."""
-        if not self._circumstances.have_changed:
+        if not self.circumstances.have_changed:
             return False
-        crew = self._crew()
-        answer = self._questions.answer((crew, self._circumstances.now))
+        crew = self.crew()
+        answer = self._questions.answer((crew, self.circumstances.now))
         return answer is not None and not self._is_as_it_is(crew, answer)
 
     def _is_as_it_is(self, crew: Crew, answer: Planned) -> bool:
         """Whether an answer is the running plan, or none, with everybody where he is, and nobody sends otherwise."""
         assert self._epoch_message is not None
         stays = answer.plan is None or (answer.plan == self._epoch_message.plan and answer.seats == seats_of(crew))
-        return stays and not answer.restart and not self._circumstances.change_ways(list(self._seats.values()))
+        return stays and not answer.restart and not self.circumstances.change_ways(list(self._seats.values()))
 
     def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
@@ -655,21 +661,21 @@ class CoordinatorRules:
             return  # who is there is known in a moment; an epoch with somebody who is gone would only have to be redone
         if self._is_to_stop:
             self._halt("stopped as asked", INTERRUPTED)
-        elif self._must_change:
+        elif self.must_change:
             self._regroup()
             self._prepare_change(at_once=True)
         elif self._must_evaluate:
             pass  # nothing that can wait is worth while any more
-        elif self._wants_change(self.committed + 1) or self._circumstances.have_changed:
+        elif self._wants_change(self.committed + 1) or self.circumstances.have_changed:
             self._prepare_change(at_once=False)
 
     @property
     def _is_to_stop(self) -> bool:
         """Whether the job was asked to, and no iteration is under way that it was asked during."""
-        return self._stops_after is not None and (self.committed >= self._stops_after or self._must_change)
+        return self._stops_after is not None and (self.committed >= self._stops_after or self.must_change)
 
     @property
-    def _must_change(self) -> bool:
+    def must_change(self) -> bool:
         """Whether the running epoch is over, and another one is to begin as soon as there is a plan for it."""
         if self._is_done:
             return False  # no epoch follows
@@ -692,19 +698,19 @@ class CoordinatorRules:
 
     def _prepare_change(self, at_once: bool) -> None:
         """Have the plan for who will be there made; with `at_once` go over to it, or halt."""
-        crew = self._crew()
+        crew = self.crew()
         lost = missing_layers(self._layers, held_by(crew))
-        answer = self._questions.answer((crew, self._circumstances.now))
+        answer = self._questions.answer((crew, self.circumstances.now))
         newcomers = {hand.worker for hand in crew if hand.place is None}
         if lost:
             if at_once:
-                self._halt_without(lost)
+                self._halt(f"nobody is left who holds {print_layers(lost)}")
         elif answer is None and at_once and self._is_only_examined(crew):
             assert self._epoch_message is not None
             self._begin_epoch(self._epoch_message.plan, dict(self._seats))
         elif answer is None:
-            number = self._questions.ask((crew, self._circumstances.now))
-            self._out += [] if number is None else [MakePlan(number, self.plan, crew, self._circumstances.now)]
+            number = self._questions.ask((crew, self.circumstances.now))
+            self._out += [] if number is None else [MakePlan(number, self.plan, crew, self.circumstances.now)]
         elif answer.plan is None and newcomers:
             # Nobody is worse off for somebody who comes.
             self._spare = newcomers
@@ -728,15 +734,14 @@ class CoordinatorRules:
 
     def _is_only_examined(self, crew: Crew) -> bool:
         """Whether members are to be examined, and nothing else is a reason for another plan."""
-        is_otherwise = self._must_reform or self._circumstances.have_changed
-        return (
-            self._wants_examination and not is_otherwise and [hand.worker for hand in crew] == [*self._seats.values()]
-        )
+        is_otherwise = self._must_reform or self.circumstances.have_changed
+        suspects = self.circumstances.examinations.wanted(self.members)
+        return bool(suspects) and not is_otherwise and [hand.worker for hand in crew] == [*self._seats.values()]
 
     def _keep_if_it_serves(self, crew: Crew, answer: Planned) -> None:
         """Reckon with things as they are where nothing is to be changed for them."""
-        if self._circumstances.have_changed and self._is_as_it_is(crew, answer):
-            self._circumstances.reckoned = self._circumstances.now
+        if self.circumstances.have_changed and self._is_as_it_is(crew, answer):
+            self.circumstances.reckoned = self.circumstances.now
             self._say_if_none(answer)
 
     def _say_if_none(self, answer: Planned) -> None:
@@ -746,14 +751,11 @@ class CoordinatorRules:
     def _go_over(self, crew: Crew, plan: str, seats: Seats) -> None:
         lost = missing_layers(self._layers, held_by(hand for hand in crew if hand.worker in seats.values()))
         if lost:
-            self._halt_without(lost)
+            self._halt(f"nobody is left who holds {print_layers(lost)}")
         elif (left := self._what_is_left(crew, plan, seats)) is not None:
             self._begin_epoch(plan, seats, left)
 
-    def _halt_without(self, lost: tuple[Layers, ...]) -> None:
-        self._halt(f"nobody is left who holds {print_layers(lost)}")
-
-    def _crew(self) -> Crew:
+    def crew(self) -> Crew:
         """Who will be there: those who stay, by their places, and newcomers whose time has come."""
         staying = [self.members[name] for _, name in sorted(self._seats.items()) if name in self.members]
         arrivals = coming(self.newcomers, self.committed + 1)
@@ -828,7 +830,7 @@ class CoordinatorRules:
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
         held = {name: member.holds for name, member in self.members.items()}
         standings = self._inventory.standings(crew, held)
-        left = self._inventory.left((plan, places, standings, self._circumstances.now))
+        left = self._inventory.left((plan, places, standings, self.circumstances.now))
         self._out += [left] if isinstance(left, PlanRest) else []
         return left if isinstance(left, RestPlanned) else None
 
@@ -852,9 +854,9 @@ class CoordinatorRules:
         self._spare = {*waiting, *arrived} - set(joining)
         order = live_places(self.plan)
         names = list(self._seats.values())
-        examine = self._circumstances.examinations.begin_epoch(names)
-        reason = self._chronicle.begin_epoch() or self._circumstances.news
-        ways = self._circumstances.begin_epoch(names)
+        examine = self.circumstances.examinations.begin_epoch(names)
+        reason = self._chronicle.begin_epoch() or self.circumstances.news
+        ways = self.circumstances.begin_epoch(names)
         holds = [self.members[self._seats[place]].holds for place in order]
         self._epoch_message = Epoch(
             epoch=self.epoch,
@@ -876,6 +878,7 @@ class CoordinatorRules:
             waits=self._unforeseen == self.committed + 1,
             evaluate=self._must_evaluate,
             rest=left.rest,
+            givers=() if self._nothing_committed else givers(self.newcomers.values()),
         )
         self._chronicle.reach("epoch", self._now_s)
         self._tell_all(self._epoch_message)
@@ -892,7 +895,8 @@ class CoordinatorRules:
         for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
             assert member.connection is not None, "an epoch begins once it is known who is there"
             self._forget(member)
-            self.newcomers[member.connection] = member.unseated(self._now_s)
+            gives = self._is_sharded and not self._nothing_committed
+            self.newcomers[member.connection] = member.unseated(self._now_s, gives)
             self._announce(said.WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
             waiting[member.name] = member.connection
         return waiting
@@ -923,10 +927,6 @@ class CoordinatorRules:
     @property
     def _nothing_committed(self) -> bool:
         return self.committed < self.job.first_iteration
-
-    @property
-    def _is_staggered(self) -> bool:
-        return self.plan.optimizer == "staggered"
 
     # The end
 

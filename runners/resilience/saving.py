@@ -4,6 +4,7 @@ A part of the coordinator's rules (rules.py), pure as they are.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from ...schemas.checkpoint import CheckpointFile
 from .announcements import CheckpointSaved
@@ -81,6 +82,12 @@ class Saving:
         parts = tuple(sorted(self._parts, key=lambda part: part.order)) if is_wanted else ()
         return Publish(self._folder, self._iteration, parts, self._taken)
 
+    def resumed(self, job: Job) -> Job | None:
+        """A job from this checkpoint on; None where it has not come to be, or not whole."""
+        if self._path is None or self._error is not None or self._is_last_resort:
+            return None
+        return replace(job, first_iteration=self._iteration, taken=self._taken, resume=self._path)
+
     def outcome(self, now_s: float) -> CheckpointSaved:
         """What came of it."""
         return CheckpointSaved(
@@ -96,11 +103,13 @@ class Checkpoints:
 
     Attributes:
         under_way: the one that is being saved.
+        job: it from the last whole one on; None where there is none, not even one that it began with.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self.under_way: Saving | None = None
+        self.job = None if job.resume is None else job
         self._is_last_saved = False
         self._begun_s = 0.0  # the last one, or training
 
@@ -160,5 +169,5 @@ class Checkpoints:
             publish = saving.publish(publisher)
         if not saving.is_over:
             return publish, None
-        self.under_way = None
+        self.under_way, self.job = None, saving.resumed(self._job) or self.job
         return publish, saving.outcome(now_s)

@@ -55,6 +55,7 @@ from .protocol import (
     FromWorker,
     Hello,
     Refused,
+    Reshaped,
     Spans,
     Vote,
     Welcome,
@@ -389,7 +390,7 @@ class Server:
         self._strangers.forget(member)
         member.admit(MEMBER_BYTES)
         member.number, member.worker, member.pid = self._next_number, hello.process, hello.pid
-        member.is_first = hello.rank == 0
+        member.is_first = hello.share == 0
         self._next_number += 1
         self._members[member.number] = member
         if hello.returning is not None:
@@ -436,6 +437,8 @@ class Server:
             case Hello() | Dead():
                 self.lose(member, "said hello twice")
             case _:
+                if isinstance(message, Reshaped):
+                    self._note_shape(member, message)
                 if self._finished is None:
                     measured = message.measured if isinstance(message, Vote) and member.is_first else None
                     # The rules, and so the log, have no use for it.
@@ -446,13 +449,19 @@ class Server:
                         if found is not None and self._finished is None:
                             self._happen(Noticed(self._now(), found))
 
+    def _note_shape(self, member: LineConnection, reshaped: Reshaped) -> None:
+        """Its worker is another one from now on, of which maybe another rank is the first."""
+        member.is_first = reshaped.rank == 0
+        if self._around.monitor is not None:
+            self._around.monitor.forget(worker_of(member.worker))
+
     def _fail(self, member: LineConnection, failed: Failed) -> None:
         gave_up = WorkerGaveUp(worker=member.worker, exit_code=failed.exit_code, message=failed.message)
         self._call(self._around.announce, gave_up)
-        is_of_all = failed.exit_code == InvalidInputError.exit_code or failed.ends_job
+        is_of_all = failed.exit_code == InvalidInputError.exit_code
         if is_of_all and (member.number in self._placed or not self._placed):
-            # Wrong input is as wrong for all others, and state that is lost is lost for them; no plan without this
-            # worker would help. Of one that comes to a job that goes well it is wrong there only.
+            # It is as wrong for all others, and no plan without this worker would help. Of one that comes to a job that
+            # goes well it is wrong there only.
             self._forget(member)
             self._end_for_all(Finished(failed.exit_code, failed.message))
         else:

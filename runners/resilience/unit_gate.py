@@ -10,6 +10,11 @@ epoch that begins without them, and wait. When another process of the missing ra
 if one waited before (a standby), in the same moment, and then orphans still have their state as of the last commit:
 they are left out of the copies (`Copy.ranks`), so that only the part of the lost rank is sent.
 
+Where the job allows it (`Job.lower`) and it is predicted to be faster (lowering.py), orphans do not wait: as many as a
+smaller degree takes become its ranks (`Reshape`), and the worker arrives anew, as a slow one. Once there is a process
+for each rank of the plan's degree, it leaves at a commit, if it can be spared, and all of them become what they were
+started as.
+
 Pure and deterministic, as the rules are: the coordinator's log (journal.py) has the events of processes, and replaying
 it through the gate leads to the same rules.
 
@@ -17,14 +22,23 @@ NTP ("Nonuniform-Tensor-Parallelism", 2025) names the problem: one lost GPU cost
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ...schemas.documents import digest
-from .announcements import Announcement, RanksOrphaned, RanksReplaced, WorkerFailed, WorkerRefused
-from .events import Announce, Arrived, Drop, Event, Finish, Instruction, Lost, Restarted, Said, Tell
+from .announcements import (
+    Announcement,
+    DegreeRaised,
+    RanksOrphaned,
+    RanksReplaced,
+    WorkerFailed,
+    WorkerLeft,
+    WorkerRefused,
+)
+from .events import Announce, Arrived, Drop, Event, Finish, Instruction, Lost, MakePlan, Planned, Restarted, Said, Tell
+from .lowering import DegreeChooser, shapes_for
 from .membership import stranger_to
 from .progress import FAILED, HUNG
 from .protocol import (
@@ -42,8 +56,12 @@ from .protocol import (
     Ready,
     Refused,
     Regroup,
+    Reshape,
+    Reshaped,
+    Returning,
     Saved,
     StandingTold,
+    StateLost,
     Suspect,
     Vote,
     Whereabouts,
@@ -57,7 +75,7 @@ from .rank_merging import (
     worker_standing,
     worker_vote,
 )
-from .rank_units import AwaitedUnit, RankProcess, WorkerUnit
+from .rank_units import AwaitedUnit, RankProcess, Shape, WorkerUnit
 from .rules import CoordinatorRules
 
 
@@ -80,9 +98,13 @@ class UnitGate:
         self._units: dict[int, WorkerUnit] = {}
         self._awaited: dict[str, AwaitedUnit] = {}
         self._dismissed: list[RankProcess] = []  # who has been told to end, and is forgotten in a moment
+        self._chooser = None if job.lower is None else DegreeChooser(job.lower)
+        self._short: dict[str, None] = {}  # workers that may lack ranks, or work at a smaller degree
+        self._raising: set[str] = set()  # those of the latter that are to leave, to be whole again
         self._count = 0  # of units so far
         self._epoch: tuple[Epoch, Epoch] | None = None  # the last one, as the rules and as the ranks know it
         self._announced: Epoch | Regroup | Halt | None = None  # what orphans have heard last
+        self._seen = rules.committed  # the last commit by which somebody's time has come
         self._now_s = 0.0
         self._out: list[Instruction] = []
         self._notes: list[Instruction] = []
@@ -99,10 +121,16 @@ class UnitGate:
                 self._hear(event)
             case Restarted():
                 self._restart(event)
+            case Planned() if self._chooser is not None and self._chooser.note(event):
+                pass
             case _:
                 self._pass(event)
+        self._let_those_come_whose_time_has_come()
         while arrived := self._made_whole():  # also of who is left without those whom the rules have given up
             self._pass(*arrived)
+        if self._chooser is not None and self._rules.phase == "running":
+            for worker in list(self._short):
+                self._mend(worker, self._chooser)
         notes, self._notes = self._notes, []
         return self._out + notes
 
@@ -124,9 +152,13 @@ class UnitGate:
                 process.entered = process.dropped = hello.returning.epoch
             self._processes[event.connection] = process
             self._ranks[hello.worker].append(process)
-            self._stirred[hello.worker] = None
+            self._stir(hello.worker)
             if self._is_awaited(process):
                 self._take_back(process)
+
+    def _stir(self, worker: str) -> None:
+        """Something has changed by which a worker may be whole now, or not any more."""
+        self._stirred[worker] = self._short[worker] = None
 
     def _refusal(self, hello: Hello) -> Refused | None:
         """Why a process may not come in; the rules see to workers of one rank, and to names that the plan lacks."""
@@ -172,8 +204,8 @@ class UnitGate:
         del self._processes[process.connection]
         self._ranks[worker].remove(process)
         awaited = self._awaited.get(worker)
-        if awaited is not None and awaited.back.get(process.hello.rank) is process:
-            del awaited.back[process.hello.rank]
+        if awaited is not None and awaited.back.get(process.rank) is process:
+            del awaited.back[process.rank]
 
     def _is_seated(self, unit: WorkerUnit) -> bool:
         member = self._rules.members.get(unit.worker)
@@ -201,7 +233,26 @@ class UnitGate:
         if chosen is None:
             return
         unit = self._unit(chosen)
-        yield Arrived(self._now_s, unit.number, worker_hello([one.hello for one in chosen]))
+        yield Arrived(self._now_s, unit.number, self._hello_of(unit))
+
+    def _hello_of(self, unit: WorkerUnit, returning: Returning | None = None) -> Hello:
+        """What the rules hear of a worker all of whose ranks are there."""
+        is_whole = self._is_whole(unit)
+        slowdown = 1.0
+        if self._chooser is not None and not is_whole:
+            slowdown = self._chooser.factor(unit.worker, len(unit.processes))
+        hellos = [one.hello for one in unit.processes]
+        return worker_hello(hellos, returning, slowdown=slowdown, is_whole=is_whole)
+
+    def _forget_degree(self, unit: WorkerUnit) -> None:
+        """A worker that was at a smaller degree is so no more."""
+        if self._chooser is not None and not self._is_whole(unit):
+            self._chooser.degrees.pop(unit.worker, None)
+            self._raising.discard(unit.worker)
+
+    def _is_whole(self, unit: WorkerUnit) -> bool:
+        """Whether a worker is at the plan's degree."""
+        return len(unit.processes) == self._degrees[unit.worker]
 
     def _chosen(self, worker: str) -> tuple[RankProcess, ...] | None:
         """A process for each rank of a worker, all near each other; None where there are none, or no use for them."""
@@ -213,23 +264,41 @@ class UnitGate:
             sets = [[one for one in waiting if one.hello.not_before == at] for at in sorted(appointed)]
             taken = {unit.not_before for unit in units}
             sets = [found for found in sets if found[0].hello.not_before not in taken]
+        elif self._chooser is not None:
+            sets = [[one for one in waiting if self._has_come(one)]]  # until others come it may work without them
         else:
             sets = [waiting]
+        degree = (
+            self._degrees[worker] if self._chooser is None else self._chooser.degrees.get(worker, self._degrees[worker])
+        )
         for found in sets:
             for near in ([one for one in found if self._is_near(one, first)] for first in found):
-                chosen = tuple(self._best(near, rank) for rank in range(self._degrees[worker]))
+                chosen = tuple(self._best(near, rank, degree) for rank in range(degree))
                 if None not in chosen:
                     return tuple(one for one in chosen if one is not None)
         return None
 
-    def _best(self, processes: Iterable[RankProcess], rank: int) -> RankProcess | None:
-        """The one to be a rank: who has state, who was one, who comes first."""
+    def _has_come(self, process: RankProcess) -> bool:
+        """Whether the first iteration that a process wants to take part in is there."""
+        return process.hello.not_before <= self._rules.committed + 1
+
+    def _let_those_come_whose_time_has_come(self) -> None:
+        """Who waits for its iteration counts once that is there."""
+        if self._chooser is not None and self._rules.committed != self._seen:
+            self._seen = self._rules.committed
+            for one in self._processes.values():
+                if one.unit is None and one.hello.not_before == self._seen + 1:
+                    self._stir(one.hello.worker)
+
+    def _best(self, processes: Iterable[RankProcess], rank: int, degree: int) -> RankProcess | None:
+        """The one to be a rank of so many: who has state, who was one, who comes first."""
 
         def order(one: RankProcess) -> tuple[bool, bool, int, int]:
             has_state = one.has_state(self._rules.committed)
             return not has_state, not one.was_seated, one.hello.not_before, one.connection
 
-        return min((one for one in processes if one.hello.rank == rank), key=order, default=None)
+        fitting = (one for one in processes if one.shape == (rank, degree) and one.becomes is None)
+        return min(fitting, key=order, default=None)
 
     def _unit(self, processes: Sequence[RankProcess]) -> WorkerUnit:
         self._count += 1
@@ -242,7 +311,8 @@ class UnitGate:
     def _dissolve(self, unit: WorkerUnit, had_seat: bool) -> None:
         """A worker is whole no more; its ranks wait, with their state as of the last commit, or leave as asked."""
         del self._units[unit.number]
-        self._stirred[unit.worker] = None
+        self._stir(unit.worker)
+        self._forget_degree(unit)
         for one in unit.processes:
             one.unit = None
             if had_seat and one.as_of is None:
@@ -274,8 +344,8 @@ class UnitGate:
             self._tell_of_orphans(unit)
 
     def _tell_of_orphans(self, unit: WorkerUnit) -> None:
-        left = {one.hello.rank for one in unit.processes if one.connection in self._processes}
-        missing = tuple(rank for rank in range(len(unit.processes)) if rank not in left)
+        left = {one.hello.rank for one in self._waiting(unit.worker)}
+        missing = tuple(rank for rank in range(self._degrees[unit.worker]) if rank not in left)
         if left and missing and self._rules.phase == "running":
             self._announce(RanksOrphaned(worker=unit.worker, missing=missing, waiting=tuple(sorted(left))))
 
@@ -292,6 +362,100 @@ class UnitGate:
             one.holds = None
         self._lose_unit(unit, "its ranks hold other layers than each other")
 
+    # Other degrees
+
+    def _mend(self, worker: str, chooser: DegreeChooser) -> None:
+        """See to it that a worker that lacks ranks goes on at a smaller degree, and one that lacks none is whole."""
+        if worker in self._awaited or self._degrees[worker] == 1:
+            return
+        there = [one for one in self._ranks[worker] if self._has_come(one) and not one.is_leaving]
+        units = {one.unit for one in there if one.unit is not None}
+        if any(map(self._is_whole, units)):
+            del self._short[worker]
+            chooser.whole_again(worker)
+        elif (everyone := self._complete(worker, there)) is not None:
+            self._raise(worker, next(iter(units), None), everyone, chooser)
+        elif not units:
+            self._lower(worker, there, chooser)
+
+    def _complete(self, worker: str, processes: Sequence[RankProcess]) -> tuple[RankProcess, ...] | None:
+        """A process for each rank that a worker has by the plan, as they were started; None where one is missing."""
+        for near in ([one for one in processes if self._is_near(one, first)] for first in processes):
+            homes = {
+                one.hello.rank: one for one in sorted(near, key=lambda one: (one.unit is None, one.connection))[::-1]
+            }
+            if len(homes) == self._degrees[worker]:
+                return tuple(homes[rank] for rank in sorted(homes))
+        return None
+
+    def _raise(
+        self, worker: str, unit: WorkerUnit | None, everyone: Sequence[RankProcess], chooser: DegreeChooser
+    ) -> None:
+        """There is a process for each rank again: let a worker be whole, once it can be spared for that."""
+        if unit is not None and worker not in self._raising:
+            self._raising.add(worker)
+            self._pass(Said(self._now_s, unit.number, Leaving(if_spared=True)))
+            unit = None if unit.number not in self._units else unit
+        if unit is None:
+            chooser.degrees.pop(worker, None)
+            self._reshape({one: (one.hello.rank, one.hello.ranks) for one in everyone})
+
+    def _is_raised(self, worker: str) -> bool:
+        """Whether a worker leaves only to be whole again, and not because a rank was asked to go."""
+        if worker not in self._raising or self._rules.phase != "running":
+            return False
+        return not any(one.is_leaving and one.unit is not None for one in self._ranks[worker])
+
+    def _may_go_on(self, unit: WorkerUnit, end: End) -> bool:
+        """Whether the end of a worker is that of its smaller degree only."""
+        return end.exit_code == 0 and self._is_raised(unit.worker)
+
+    def _free(self, unit: WorkerUnit) -> None:
+        """A worker has left to be whole again."""
+        self._announce(DegreeRaised(worker=unit.worker, degree=len(unit.processes), of=self._degrees[unit.worker]))
+        self._dissolve(unit, had_seat=False)
+
+    def _lower(self, worker: str, there: Sequence[RankProcess], chooser: DegreeChooser) -> None:
+        """Nobody is there for some rank: let those who are share the worker's layers, if that is a gain."""
+        groups = [[one for one in there if self._is_near(one, first)] for first in there]
+        group = max(groups, key=chooser.possible, default=[])
+        degree, of = chooser.possible(group), self._degrees[worker]
+        if not group or self._rules.must_change or worker in self._rules.members:
+            return
+        if not degree:
+            self._announce_if_any(chooser.refuse(worker, of, self._why_none(group)))
+            return
+        if chooser.degrees.get(worker) != degree:
+            for one in chooser.choose(worker, degree, of, self._rules):
+                if isinstance(one, MakePlan):
+                    self._out.append(one)
+                else:
+                    self._announce(one)
+        if chooser.degrees.get(worker) == degree:
+            slowdown = chooser.factor(worker, degree)
+            self._reshape(shapes_for(degree, group), slowdown)
+
+    def _why_none(self, group: Sequence[RankProcess]) -> str:
+        """Why these of a worker's processes do not go on without the others."""
+        gpus = f"{len(group)} GPU{'s' if len(group) > 1 else ''}"
+        if (self._settings or {}).get("shard_optimizer"):
+            return "its peers and it share the optimizer's state"
+        if any(min(one.hello.degrees, default=len(group) + 1) > len(group) for one in group):
+            return f"{gpus} cannot share its layers"
+        return f"{gpus} have no room for its stage"
+
+    def _reshape(self, shapes: Mapping[RankProcess, Shape], slowdown: float = 1.0) -> None:
+        """Tell processes what they are to be, unless they are that, or are becoming something."""
+        for one, shape in shapes.items():
+            if one.becomes is None and one.shape != shape:
+                one.becomes = shape
+                one.holds, one.was_seated, one.as_of, one.dropped = None, False, None, self._rules.epoch
+                self._tell_process(one, Reshape(*shape, slowdown))
+
+    def _announce_if_any(self, what: Announcement | None) -> None:
+        if what is not None:
+            self._announce(what)
+
     # A coordinator that was restarted
 
     def _restart(self, event: Restarted) -> None:
@@ -302,19 +466,21 @@ class UnitGate:
         self._awaited = {worker: AwaitedUnit(identities) for worker, identities in {**before, **known}.items()}
         for gone in (self._processes, self._ranks, self._units, self._stirred):
             gone.clear()
+        if self._chooser is not None:
+            self._chooser.restart()
         self._announced = None
         self._pass(event)
 
     def _is_awaited(self, process: RankProcess) -> bool:
         awaited = self._awaited.get(process.hello.worker)
-        return awaited is not None and awaited.identities.get(process.hello.rank) == process.identity
+        return awaited is not None and awaited.identities.get(process.rank) == process.identity
 
     def _take_back(self, process: RankProcess) -> None:
         """A rank is back; with the last one, its worker is, and what they have said again by then is heard."""
         worker = process.hello.worker
         awaited = self._awaited[worker]
-        awaited.back[process.hello.rank] = process
-        if len(awaited.back) < self._degrees[worker]:
+        awaited.back[process.rank] = process
+        if len(awaited.back) < len(awaited.identities):
             return
         processes = [awaited.back[rank] for rank in sorted(awaited.back)]
         member = self._rules.members[worker]
@@ -322,8 +488,8 @@ class UnitGate:
             one.holds, one.dropped = member.holds, 0
         del self._awaited[worker]
         unit = self._unit(processes)
-        hellos = [one.hello for one in processes]
-        self._pass(Arrived(self._now_s, unit.number, worker_hello(hellos, known_by_all(hellos))))
+        returning = known_by_all(one.hello for one in processes)
+        self._pass(Arrived(self._now_s, unit.number, self._hello_of(unit, returning)))
         for event in awaited.heard:
             self._hear(replace(event, now_s=self._now_s))
 
@@ -333,7 +499,8 @@ class UnitGate:
             member = self._rules.members.get(worker)
             if member is None or member.connection is not None:
                 awaited = self._awaited.pop(worker)
-                self._stirred[worker] = None
+                self._raising.discard(worker)
+                self._stir(worker)
                 self._let_leavers_go(awaited.back.values())
 
     # What ranks say
@@ -347,13 +514,16 @@ class UnitGate:
         if isinstance(message, Ready) and message.epoch > process.dropped:
             process.holds = message.holds
         process.is_leaving = process.is_leaving or isinstance(message, Leaving)
-        if unit is None:
+        if isinstance(message, Reshaped):
+            process.shape, process.becomes = (message.rank, message.ranks), None
+            self._stir(process.hello.worker)
+        elif unit is None:
             if self._is_awaited(process):
                 self._awaited[process.hello.worker].heard.append(event)
             elif process.is_leaving:
                 self._let_go(process)
         elif isinstance(message, Leaving) or self._is_seated(unit):
-            self._hear_rank(unit, process.hello.rank, message)
+            self._hear_rank(unit, process.rank, message)
 
     def _hear_rank(self, unit: WorkerUnit, rank: int, message: Any) -> None:
         """A rank of a whole worker has said something."""
@@ -382,6 +552,8 @@ class UnitGate:
         match message:
             case Published() | LossesTold():
                 return [message] if rank == 0 else []
+            case StateLost():
+                return [message]  # of its own slices
             case Leaving():
                 return [message] if sum(one.is_leaving for one in unit.processes) == 1 else []
             case Suspect(epoch=epoch):
@@ -431,6 +603,8 @@ class UnitGate:
                     self._tell(instruction)
                 case Drop(connection) if connection < 0:
                     self._drop(connection)
+                case Announce(WorkerLeft(worker=worker)) if self._is_raised(worker):
+                    pass  # it is told that it goes back to its full degree
                 case Finish():
                     self._dismiss_all(instruction)
                     self._out.append(instruction)
@@ -446,6 +620,8 @@ class UnitGate:
         unit = self._units.get(tell.connection)
         if tell.connection >= 0:
             self._out.append(Tell(tell.connection, message))
+        elif unit is not None and isinstance(message, End) and self._may_go_on(unit, message):
+            self._free(unit)
         elif unit is not None:
             if isinstance(message, Epoch):
                 self._tell_of_replaced(unit)
@@ -457,7 +633,7 @@ class UnitGate:
     def _tell_of_replaced(self, unit: WorkerUnit) -> None:
         """Before a worker hears of an epoch: where it is the first one of some of its ranks only, it is whole again."""
         replaced = tuple(one.hello.rank for one in unit.processes if not one.entered)
-        if self._is_seated(unit) and 0 < len(replaced) < len(unit.processes):
+        if self._is_seated(unit) and self._is_whole(unit) and 0 < len(replaced) < len(unit.processes):
             lacking = tuple(one.hello.rank for one in unit.processes if not one.has_state(self._rules.committed))
             self._announce(RanksReplaced(worker=unit.worker, ranks=replaced, lacking=lacking))
 
@@ -539,7 +715,8 @@ class UnitGate:
                 self._remove(one)
             if one.unit is not None and self._units.get(one.unit.number) is one.unit:
                 del self._units[one.unit.number]
-                self._stirred[one.hello.worker] = None
+                self._forget_degree(one.unit)
+                self._stir(one.hello.worker)
         self._dismissed.clear()
 
     def _announce(self, what: Announcement) -> None:
@@ -551,5 +728,5 @@ def _copy_for_ranks(committed: int, copy: Copy, target: WorkerUnit | None) -> Co
     """A copy for those ranks of its target alone that lack the state as of a commit."""
     if target is None:
         return copy
-    lacking = tuple(one.hello.rank for one in target.processes if not one.has(copy.layers, committed))
+    lacking = tuple(one.rank for one in target.processes if not one.has(copy.layers, committed))
     return copy if len(lacking) == len(target.processes) else replace(copy, ranks=lacking)

@@ -251,6 +251,7 @@ class Lines:
 
 
 # An IPv6 address has colons of its own, so it stands in brackets.
+LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[^\[\]\s]+)?)\]|(?P<name>[^:\[\]\s/]+)):(?P<port>[0-9]{1,5})")
 
 
@@ -270,6 +271,20 @@ def parse_address(text: str, *, where: str | None = None) -> tuple[str, int]:
             f"{text!a} is no address", where=where, fix="write host:port, an IPv6 address as [::1]:port"
         )
     return match["v6"] or match["name"], int(match["port"])
+
+
+def parse_listening(text: str, *, where: str | None = None) -> tuple[str, int]:
+    """Host and port to listen at: loopback where only a port is given; port 0 is any free one.
+
+    Raises:
+        InvalidInputError: as `parse_address`.
+    """
+    if text.isascii() and text.isdecimal():
+        text = f"{LOOPBACK}:{text}"
+    host, colon, port = text.rpartition(":")
+    if colon and port == "0":
+        return parse_address(f"{host}:1", where=where)[0], 0
+    return parse_address(text, where=where)
 
 
 def format_address(host: str, port: int) -> str:

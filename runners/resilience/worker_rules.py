@@ -40,16 +40,18 @@ from .protocol import (
     Published,
     Ready,
     Regroup,
+    Reshape,
     Returning,
     Saved,
     Saver,
     StandingTold,
+    StateLost,
     StepTerms,
     Suspect,
     Vote,
 )
 
-Turn = Epoch | Regroup | Halt | End  # what ends an epoch, whatever is under way in it
+Turn = Epoch | Regroup | Halt | Reshape | End  # what ends an epoch, whatever is under way in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,10 @@ class TakeStep(Action):
 
 @dataclass(frozen=True, slots=True)
 class Connect(JointAction):
-    """Have the stage of a rank's place, if it is another one without its state, and meet the epoch's other workers."""
+    """Have the stage of a rank's place, if it is another one without its state, and meet the epoch's other workers.
+
+    Of a rank beyond the seats (`Epoch.givers`): meet them.
+    """
 
     epoch: Epoch
     rank: int
@@ -139,9 +144,11 @@ class Connect(JointAction):
 class CopyState(JointAction):
     """Send the layers that others lack, and have those of the place, its own ones or others'; gives `Ready`.
 
-    So with sums that have ended already, where only a rest of the first iteration is left.
+    So with sums that have ended already, where only a rest of the first iteration is left. It gives `StateLost` where
+    nobody has a part of what is to be had.
 
-    Where nothing is committed, who has no state (`WorkerRules.holds` is None) makes its own.
+    Where nothing is committed, who has no state (`WorkerRules.holds` is None) makes its own. A rank beyond the seats
+    (`Epoch.givers`) sends what others lack of a sharded optimizer's state, and has nothing.
     """
 
     epoch: Epoch
@@ -227,9 +234,9 @@ class PublishWhole(Action):
 
 @dataclass(frozen=True, slots=True)
 class Retire(Action):
-    """The job, or this worker's part in it, is over; nothing comes after it."""
+    """The job, or this worker's part in it as it is, is over; nothing comes after it."""
 
-    end: End
+    end: End | Reshape
 
 
 Acting = Generator[Action, Any, None]
@@ -330,7 +337,7 @@ class WorkerRules:
         self.action = self._thread.throw(_TouchLostError(reason, peer))
 
     def _live(self) -> Acting:
-        while not isinstance(turn := (yield from self._next_turn()), End):
+        while not isinstance(turn := (yield from self._next_turn()), End | Reshape):
             if isinstance(turn, Epoch):
                 yield from self._live_through(turn)
             elif isinstance(turn, Regroup):
@@ -361,7 +368,7 @@ class WorkerRules:
         """Wait for a place, connect, copy, then iterate, vote and commit until the epoch is over."""
         self._microbatches = plan_of(epoch.plan).total_microbatches()
         yield from self._settle(epoch.iteration, epoch.skipped, epoch.terms)
-        self.rank = next((rank for rank, seat in enumerate(epoch.seats) if seat.worker == self.name), None)
+        self.rank = next((rank for rank, seat in enumerate(epoch.present) if seat.worker == self.name), None)
         yield EnterEpoch(epoch, self._keeps(epoch))
         self._told = None
         self.epoch, self.last, self.voted = epoch, epoch.last, epoch.iteration - 1
@@ -369,13 +376,14 @@ class WorkerRules:
         if self.rank is None:
             self.holds = None
             return
+        if self.rank >= len(epoch.seats):
+            yield from self._give(epoch, self.rank)
+            return
         self._is_staggered = plan_of(epoch.plan).optimizer == "staggered"
         try:
             yield Connect(epoch, self.rank)
-            ready: Ready = yield CopyState(epoch, self.rank)
-            if ready.holds != self.holds:  # what was kept is another stage's
-                self.holds, self._undoable = ready.holds, None
-            yield Say(ready)
+            ready: Ready | StateLost = yield CopyState(epoch, self.rank)
+            yield from self._begin(ready)
             examined: Examined | None = (yield ExamineGroups(epoch, self.rank)) if epoch.examine else None
             while self.voted < self.last:
                 yield from self._iterate(self.voted + 1, examined)
@@ -393,9 +401,31 @@ class WorkerRules:
             yield Say(Suspect(epoch.epoch, lost.reason, lost.peer))
         yield LeaveGroups()
 
+    def _give(self, epoch: Epoch, rank: int) -> Acting:
+        """Send others what they lack of what this worker holds, which has no seat; it is kept for the case that another
+        epoch begins before they have it. Connections are kept, too: of all who are here the next ones are made."""
+        try:
+            yield Connect(epoch, rank)
+            yield CopyState(epoch, rank)
+            while True:
+                yield from self._hear_more()
+        except (_EpochOverError, _TouchLostError):
+            pass  # whoever has a seat says so
+        yield LeaveGroups()
+
+    def _begin(self, ready: Ready | StateLost) -> Acting:
+        """Say that all state is there; or that it never will be, and wait for an epoch that does without."""
+        if isinstance(ready, StateLost):
+            yield Say(ready)
+            while True:
+                yield from self._hear_more()
+        if ready.holds != self.holds:  # what was kept is another stage's
+            self.holds, self._undoable = ready.holds, None
+        yield Say(ready)
+
     def _keeps(self, epoch: Epoch) -> bool:
         """Whether an epoch reckons with what this worker has told to have; not where it has told that too late."""
-        if self.rank is None or self._told is None or epoch.rest is None:
+        if self.rank is None or self.rank >= len(epoch.seats) or self._told is None or epoch.rest is None:
             return False
         told = self._told.standing
         return not told.is_empty and any(told.covers(one) for one in epoch.rest.standings)
@@ -459,7 +489,7 @@ class WorkerRules:
         """Obey the next message, but for what ends the epoch, which is the next turn."""
         message: FromCoordinator = yield Listen()
         match message:
-            case Epoch() | Regroup() | Halt() | End():
+            case Epoch() | Regroup() | Halt() | Reshape() | End():
                 self._turn = message
             case Commit(number, done) if (
                 self.epoch and number == self.epoch.epoch and self.committed < done <= self.voted
@@ -474,6 +504,9 @@ class WorkerRules:
 
     def _settle(self, iteration: int, skipped: bool, terms: StepTerms | None) -> Acting:
         """Be as before an iteration, whose predecessor is committed; what is under way is worth nothing."""
+        if iteration <= self.committed:  # all go back to a checkpoint, and will load what they are to have
+            self._reduced = self._undoable = self._terms = None
+            self._known, self._is_steady = -1, True
         self.committed = iteration - 1
         yield from self._be_as_after(iteration - 1, skipped, terms)
         self._reduced = None
@@ -526,7 +559,7 @@ class Unanswered:
 
     def say(self, message: FromWorker) -> None:
         """A message is said, whether it arrives or not."""
-        if isinstance(message, Ready | Vote | StandingTold | LossesTold | Leaving | Saved | Published):
+        if isinstance(message, Ready | StateLost | Vote | StandingTold | LossesTold | Leaving | Saved | Published):
             # With a staggered optimizer two votes may be unanswered, and of a checkpoint several parts.
             number = message.iteration if isinstance(message, Vote | LossesTold) else 0
             if isinstance(message, Saved) and message.part is not None:
@@ -542,12 +575,14 @@ class Unanswered:
                 self.returning = Returning(message.epoch, message.iteration - 1)
             case Commit():
                 self.returning = Returning(message.epoch, message.iteration)
+            case Reshape():  # it has no part any more in what it has said
+                self._kept = {key: kept for key, kept in self._kept.items() if isinstance(kept, Leaving)}
         self._kept = {key: kept for key, kept in self._kept.items() if not _answers(message, kept)}
 
 
 def _answers(message: FromCoordinator, kept: FromWorker) -> bool:
     match message, kept:
-        case Epoch() | Regroup(), Vote():
+        case Epoch() | Regroup(), Vote() | StateLost():
             return kept.epoch < message.epoch
         case Epoch(), StandingTold():
             return kept.epoch <= message.epoch

@@ -6,12 +6,44 @@ from typing import Any
 
 from torch import nn
 
+from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers
 from ...schemas.protocols import LayerCuts
 from ...schemas.slices import TensorCut
+from .optimizers import require_elementwise
 from .rank_group import RankGroup
 from .runner import cut_ties
+from .task import Task
 from .ties import Tie
+
+
+def smaller_degrees(task: Task, layers: Sequence[nn.Module]) -> tuple[int, ...]:
+    """The numbers of ranks below the plan's that could go on with a worker's layers, ascending.
+
+    None where peers share the optimizer's state, for blocks are of what a rank has; or where the optimizer looks at
+    whole parameters: of slices of another width it would make other ones than the peers do.
+
+    Args:
+        task: what is trained.
+        layers: all of the model, whole.
+    """
+    most = task.plan.gpus_of(task.worker())
+    if most == 1 or task.cuts is None or task.shard_optimizer:
+        return ()
+    try:
+        require_elementwise(task.optimizer, layers)
+    except InvalidInputError:
+        return ()
+    return tuple(degree for degree in range(1, most) if _can_share(layers, task.cuts, degree))
+
+
+def _can_share(layers: Sequence[nn.Module], cuts: LayerCuts, degree: int) -> bool:
+    try:
+        for number, layer in enumerate(layers):
+            cuts.check(layer, degree, f"layer {number}")
+    except InvalidInputError:
+        return False
+    return True
 
 
 class LayerShares:

@@ -243,11 +243,14 @@ def _made(factory: OptimizerFactory, parameters: Sequence[nn.Parameter], precisi
     return _called(factory, parameters)
 
 
-def shards_optimizer(asked: bool, fewest_peers: int, factory: OptimizerFactory, layers: Iterable[nn.Module]) -> bool:
+def shards_optimizer(
+    asked: bool | None, fewest_peers: int, factory: OptimizerFactory, layers: Iterable[nn.Module]
+) -> bool:
     """Whether workers keep only blocks of the optimizer's state: as asked, where it can be.
 
     Args:
-        asked: for.
+        asked: for; None: where it saves memory, which with two holders it does from three peers on, and the optimizer
+            is elementwise.
         fewest_peers: of all layers the least number of workers that hold one.
         factory: makes the optimizer.
         layers: all of the model.
@@ -262,9 +265,20 @@ def shards_optimizer(asked: bool, fewest_peers: int, factory: OptimizerFactory, 
             where="--shard-optimizer",
             fix="plan with --dp 2 or more (it saves memory from 3 on), or leave --shard-optimizer out",
         )
+    if asked is None:
+        return fewest_peers > HOLDERS and is_elementwise(factory, layers)
     if asked:
         require_elementwise(factory, layers)
     return asked
+
+
+def is_elementwise(factory: OptimizerFactory, layers: Iterable[nn.Module]) -> bool:
+    """Whether pieces of parameters, stepped apart, become what the whole ones become; as `require_elementwise`."""
+    try:
+        require_elementwise(factory, layers)
+    except Exception:  # what else is wrong with it is told by whoever makes the stage's
+        return False
+    return True
 
 
 def require_elementwise(factory: OptimizerFactory, layers: Iterable[nn.Module]) -> None:

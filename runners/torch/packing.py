@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 
+from .ties import fingerprint
 from .transport import Transport
 
 # Each message costs as much time as sending so many bytes, or more.
@@ -22,12 +23,14 @@ class PackedEntries:
         limit_bytes: of what goes together; what is larger goes alone.
         in_copies: what goes alone, too, may be changed as soon as it is sent; else not before it was taken
             (`Transport.flush`), and needs no second copy of itself in memory.
+        is_checked: whether a fingerprint of each message comes with them.
     """
 
     entries: Mapping[str, torch.Tensor]
     tag_of: Callable[[int], int]
     limit_bytes: int = PACKED_BYTES
     in_copies: bool = False
+    is_checked: bool = False
 
     @cached_property
     def messages(self) -> list[list[str]]:
@@ -47,10 +50,12 @@ class PackedEntries:
 
     def send(self, transport: Transport, *to: int) -> None:
         """Send all to some ranks."""
-        for number, names in enumerate(self.messages):
-            packed = self._together(names)
+        packed = [self._together(names) for names in self.messages]
+        if self.is_checked:
+            packed.append(torch.tensor([fingerprint([one]) for one in packed], dtype=torch.int64))
+        for number, one in enumerate(packed):
             for target in to:
-                transport.send(self.tag_of(number), target, packed)
+                transport.send(self.tag_of(number), target, one)
 
     def announce(self, transport: Transport, source: int) -> None:
         """Announce what a rank sends of such entries."""
@@ -58,6 +63,9 @@ class PackedEntries:
             ones = [self.entries[name] for name in names]
             like = ones[0] if len(ones) == 1 else ones[0].new_empty(sum(one.numel() for one in ones))
             transport.post_receive(self.tag_of(number), source, like)
+        if self.is_checked:
+            sums = torch.zeros(len(self.messages), dtype=torch.int64)
+            transport.post_receive(self.tag_of(len(self.messages)), source, sums)
 
     def received(
         self, transport: Transport, source: int, waits: Callable[[], None] = lambda: None
@@ -70,14 +78,19 @@ class PackedEntries:
             waits: called before each message that is waited for.
 
         Raises:
-            RuntimeFailedError: a connection broke, or was interrupted.
+            RuntimeFailedError: a connection broke, or was interrupted, or something else has come than was sent.
         """
+        sums: list[int] = []
+        if self.is_checked:
+            waits()
+            sums = transport.receive(self.tag_of(len(self.messages)), source).tolist()
         for number, names in enumerate(self.messages):
             waits()
+            packed = transport.receive(self.tag_of(number), source).reshape(-1)
+            if self.is_checked and fingerprint([packed]) != sums[number]:
+                raise RuntimeFailedError("what another worker has sent of its state is not what has come")
             likes = [self.entries[name] for name in names]
-            parts = torch.split(
-                transport.receive(self.tag_of(number), source).reshape(-1), [one.numel() for one in likes]
-            )
+            parts = torch.split(packed, [one.numel() for one in likes])
             yield from ((name, part.view_as(like)) for name, part, like in zip(names, parts, likes, strict=True))
 
     def _together(self, names: list[str]) -> torch.Tensor:

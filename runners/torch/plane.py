@@ -1,12 +1,14 @@
 """A worker's way to the others in one epoch: who is reached directly, who by delegates, and what is measured of it."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 import torch
 
+from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import delay_at_home_s
 from ...schemas.slices import TensorCut
 from ..program import Program, RankPair, Receive, Send, Sending, delegated_pairs, sends_of
@@ -18,12 +20,12 @@ from .faults import DelayedTransport, Injection
 from .gloo import Sidestep
 from .layout import GroupedTransport, RankLayout, points_of
 from .probe import Probes
-from .rendezvous import all_answer, meet
+from .rendezvous import all_answer, in_thread, meet
 from .slice_sums import cuts_in, slice_groups
 from .staging import HostStaging
 from .task import Task
 from .team import Team
-from .transport import Sample, Transfers, Transport
+from .transport import LostTouchError, Sample, StalledError, Transfers, Transport
 
 # A needed message that takes so many iterations to come is held for lost, though never before STALL_S.
 STALL_ITERATIONS = 50
@@ -37,7 +39,7 @@ class Plane:
         transport: what iterations use.
         direct: the same ranks without delegates, for what is no iteration's.
         delegated: the ranks that iterations reach by delegates.
-        transfers: the samples that an iteration takes.
+        transfers: the samples that an iteration takes; None: this rank executes none.
         probes: of delegated links that the plan does not use.
         team: the ranks of this worker, where it has several.
         layout: of all ranks, where workers have several.
@@ -46,7 +48,7 @@ class Plane:
     transport: Transport
     direct: Transport
     delegated: frozenset[int]
-    transfers: Transfers
+    transfers: Transfers | None
     probes: Probes | None = None
     team: Team | None = None
     layout: RankLayout | None = None
@@ -102,6 +104,7 @@ class Plane:
 
     def samples(self) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
         """What was sent and what has arrived: of the iteration's messages, and of probes since this was asked last."""
+        assert self.transfers is not None
         sent, arrived = self.probes.taken() if self.probes is not None else ((), ())
         return (*self.transfers.sent, *sent), (*self.transfers.arrived, *arrived)
 
@@ -202,7 +205,7 @@ def reach(
         task: what is trained, and by whom.
         epoch: who is there, and which links are broken or slow.
         program: of the epoch's plan.
-        rank: this worker's.
+        rank: this worker's; one without a seat only gives others what it holds, and needs nothing but to reach them.
         faults: which links a trace slows down.
         now_s: the workers' clock.
         rest: what is left of the epoch's first iteration; None: it is done by the plan.
@@ -211,16 +214,19 @@ def reach(
     Raises:
         RuntimeFailedError: a rank is not reached.
     """
-    layout, names = RankLayout.of_seats(epoch.seats), [seat.worker for seat in epoch.seats]
-    own, is_shared = layout.ranks_of(rank)[task.share], layout.size > len(epoch.seats)
-    points = [point.store for point in points_of(epoch.seats)]
-    team = _team(connections, epoch, layout.ranks_of(rank), points, task.share)
+    layout, names = RankLayout.of_seats(epoch.present), [seat.worker for seat in epoch.present]
+    own, is_shared = layout.ranks_of(rank)[task.share], layout.size > len(epoch.present)
+    points, is_seated = [point.store for point in points_of(epoch.present)], rank < len(epoch.seats)
+    team = _team(connections, epoch, layout.ranks_of(rank), points, task.share) if is_seated else None
     try:
         detoured, aside = ([(one, other) for one, other, _ in ways] for ways in (epoch.detours, epoch.sidesteps))
-        groups = slice_groups(layout, own, program.reduction(rank), partial(cuts_in, tensors))
+        groups = slice_groups(layout, own, program.reduction(rank), partial(cuts_in, tensors)) if is_seated else ()
         apart = layout.pairs([*detoured, *aside])
         inner = connections.transport(epoch.epoch, points, own, groups, apart, _sidesteps(task, epoch, layout, own))
         direct = _behind_links(task, inner, [names[worker] for worker, _ in layout.seats], faults)
+        if not is_seated:
+            alone = GroupedTransport(direct, layout, own) if is_shared else direct
+            return Plane(alone, alone, frozenset(), None, layout=layout if is_shared else None)
         delegated = delegated_peers(task.transport, program, rank, epoch.delegated, detoured)
         if rest is not None:
             delegated |= delegated_peers(task.transport, rest, rank, epoch.delegated, detoured)
@@ -262,19 +268,40 @@ def see_everybody(task: Task, epoch: Epoch, rank: int) -> None:
         epoch: who is there.
         rank: this worker's.
     """
-    layout = RankLayout.of_seats(epoch.seats)
+    layout = RankLayout.of_seats(epoch.present)
     own = layout.ranks_of(rank)[task.share]
     apart = {other for one, two, _ in layout.detours(epoch.detours) if own in (one, two) for other in (one, two)}
     aside = _networks(epoch, layout, own)
-    points = enumerate(points_of(epoch.seats))
+    points = enumerate(points_of(epoch.present))
     places = [point.others[aside[i] - 1] if i in aside else point.store for i, point in points]
     all_answer(places, task.secret, apart - {own})
+
+
+def peer_lost(error: RuntimeFailedError, task: Task, epoch: Epoch, rank: int, superseded: "Future[None]") -> str | None:
+    """With which worker communication broke, if the error knows, or it is found out before the epoch is over.
+
+    Args:
+        error: with which it broke.
+        task: what is trained, and by whom.
+        epoch: who is there.
+        rank: this worker's.
+        superseded: done as soon as the epoch is over.
+    """
+    found: BaseException | None = error
+    if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
+        probing = in_thread(lambda: see_everybody(task, epoch, rank), "probing")
+        wait([probing, superseded], return_when=FIRST_COMPLETED)
+        found = probing.exception() if probing.done() else None
+    if not isinstance(found, LostTouchError):
+        return None
+    worker, _ = RankLayout.of_seats(epoch.present).seats[found.peer]
+    return None if worker == rank else epoch.present[worker].worker  # of its own ranks one is gone, or soon lost
 
 
 def _sidesteps(task: Task, epoch: Epoch, layout: RankLayout, own: int) -> Mapping[int, Sidestep]:
     """How a rank reaches others on another network: the two meet at the lower one's meeting place."""
     found = {}
-    points = points_of(epoch.seats)
+    points = points_of(epoch.present)
     for other, network in _networks(epoch, layout, own).items():
         place = points[min(own, other)].others[network - 1]
         found[other] = Sidestep(task.others[network - 1], partial(meet, place, task.secret, epoch.epoch))

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from ...schemas.blocks import BlockFetch, BlockId
-from ...schemas.errors import RtkError
 from ...schemas.plan import Layers
-from ...schemas.text import listed
 from ..resilience.holdings import Holding, Reshard, own_fetches, reshard, sizes_by_layer
 from ..resilience.protocol import Epoch
 from .gathering import Gathering
@@ -27,12 +25,6 @@ from .transport import Transport
 LENGTH_TAG, HOLDING_TAG = 0x6B000000, 0x6B000001
 VALUES_TAG, STATES_TAG = 0x69000000, 0x6A000000
 MESSAGE_BYTES = 1 << 24  # of those that parts of a state are sent in, or one entry
-
-
-class StateLostError(RtkError):
-    """The optimizer's state of some blocks is nowhere any more; the job goes on from a checkpoint only."""
-
-    exit_code = 5
 
 
 class Shards:
@@ -66,9 +58,9 @@ class Shards:
         wanted: Sequence[Sequence[Layers]],
         transport: Transport,
         before: HeldStage | None,
-        held: HeldStage,
+        held: HeldStage | None,
         waits: Callable[[], None],
-    ) -> None:
+    ) -> tuple[int, ...]:
         """Tell all others what this worker has, hear what they have, and have parameters as of the last step.
 
         Where nothing is committed, it holds what it is to hold when this is done, and makes that itself.
@@ -79,14 +71,16 @@ class Shards:
             wanted: by rank, the layers that each is to hold, in ranges.
             transport: the epoch's.
             before: what it has held until now; None where it has no state.
-            held: what it is to hold: the same stage, or another one.
+            held: what it is to hold: the same stage, or another one; None: nothing any more, and `give` follows.
             waits: called before each message that is waited for.
+
+        Returns:
+            The layers of which nobody has the state of some block: then nothing can begin.
 
         Raises:
             RuntimeFailedError: a connection broke, or was interrupted.
-            StateLostError: nobody has the state of some block.
         """
-        self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.seats), epoch.taken
+        self.rank, self.names, self._taken = rank, tuple(seat.worker for seat in epoch.present), epoch.taken
         self._transport, self._due, self.reshard, self._gathering = transport, [], None, None
         own = self._holding(before, held)
         if before is not None and not epoch.nothing_committed and own.held != _blocks_of(before).held:
@@ -95,19 +89,15 @@ class Shards:
         told = _exchanged(own, rank, len(self.names), transport, waits)
         found = reshard(rank, self.names, wanted, told, epoch.nothing_committed)
         if found.lost and not (epoch.nothing_committed and epoch.resume is not None):  # else all is loaded again
-            raise StateLostError(
-                f"the optimizer's state of layers {listed(map(str, found.lost))} is lost: of a part of it both workers "
-                "that held it are gone",
-                where="--shard-optimizer",
-                fix="start the run again, with --resume where there is a checkpoint",
-            )
+            return found.lost
         self.reshard, self._whole = found, epoch.taken
         if before is not None:
             self._take_values(_blocks_of(before), found.values, waits)
-        if epoch.nothing_committed:
+        if epoch.nothing_committed and held is not None:
             _blocks_of(held).set_version(_blocks_of(held).sizes, epoch.taken)
             _blocks_of(held).hold(found.blocks_of(rank))
             held.prime_optimizer()
+        return ()
 
     def begin(self, before: HeldStage | None, held: HeldStage) -> None:
         """Hold what this worker is to hold; what it lacks of that is on its way from now on.
@@ -126,13 +116,34 @@ class Shards:
                 stage.prime_optimizer()
         if before is not None and held is not before:
             blocks.load(_blocks_of(before).state_of(has & dealt), has & dealt)
+        if before is not None:
+            self._send_states(before)
         for one in own_fetches(self.reshard.states, self.rank):
-            if one.source == self.rank and before is not None:
-                _packed(STATES_TAG, _blocks_of(before).state_of(one.blocks)).send(self._transport, one.target)
-            elif one.target == self.rank:
+            if one.target == self.rank:
                 packed = _packed(STATES_TAG, blocks.state_of(one.blocks))
                 packed.announce(self._transport, one.source)
                 self._due.append((one, packed))
+
+    def give(self, before: HeldStage) -> None:
+        """Send what others lack of the state of a stage that is given up, and wait until they have it.
+
+        Args:
+            before: as of `meet`, which has come first.
+
+        Raises:
+            RuntimeFailedError: a connection broke, or was interrupted.
+        """
+        assert self._transport is not None
+        before.prime_optimizer()
+        self._send_states(before)
+        self._transport.flush()
+        self._transport = None
+
+    def _send_states(self, before: HeldStage) -> None:
+        assert self.reshard is not None and self._transport is not None
+        for one in own_fetches(self.reshard.states, self.rank):
+            if one.source == self.rank:
+                _packed(STATES_TAG, _blocks_of(before).state_of(one.blocks)).send(self._transport, one.target)
 
     def end(self, held: HeldStage, waits: Callable[[], None] = lambda: None) -> None:
         """Have what was on its way, in either direction, and hold no more than is to be held; again it does nothing.
@@ -206,9 +217,9 @@ class Shards:
         holders = {} if self.reshard is None else self.reshard.holders
         return {block: tuple(self.names[one] for one in ranks) for block, ranks in holders.items()}
 
-    def _holding(self, before: HeldStage | None, held: HeldStage) -> Holding:
+    def _holding(self, before: HeldStage | None, held: HeldStage | None) -> Holding:
         """What this worker has of blocks, as of the last step that counts."""
-        sizes = sizes_by_layer(_blocks_of(held).sizes)
+        sizes = {} if held is None else sizes_by_layer(_blocks_of(held).sizes)
         if before is None:
             return Holding(self._unit, sizes)
         blocks = _blocks_of(before)
@@ -267,4 +278,4 @@ def _exchanged(own: Holding, rank: int, size: int, transport: Transport, waits: 
 
 def _packed(tag: int, entries: Mapping[str, torch.Tensor]) -> PackedEntries:
     """Entries in copies: before all are taken, they may change in another epoch."""
-    return PackedEntries(entries, tag.__add__, MESSAGE_BYTES, in_copies=True)
+    return PackedEntries(entries, tag.__add__, MESSAGE_BYTES, in_copies=True, is_checked=True)

@@ -25,7 +25,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -65,9 +65,11 @@ from ..resilience.protocol import (
     Published,
     Ready,
     Regroup,
+    Reshape,
     Saved,
     Spans,
     StageLosses,
+    StateLost,
     Vote,
     Welcome,
     Whereabouts,
@@ -105,9 +107,9 @@ from .faults import Injection
 from .held_stage import HeldStage
 from .hosting import hosted
 from .iteration import Iteration, first_of, splits_backward
-from .layer_shares import LayerShares
-from .layout import GroupedTransport, RankLayout
-from .plane import Plane, expect, reach, see_everybody
+from .layer_shares import LayerShares, smaller_degrees
+from .layout import GroupedTransport
+from .plane import Plane, expect, peer_lost, reach, see_everybody
 from .precision import convert
 from .progress import IterationProgress
 from .rank import Rank
@@ -122,7 +124,6 @@ from .spare_layers import LayersToFill, SpareLayers
 from .task import Task
 from .team import takes_all
 from .ties import ties_of, trained_together
-from .transport import LostTouchError, StalledError
 from .trees import Tree, on_tensors
 from .watch import Activity, ActivityTimer, Interruption
 
@@ -137,6 +138,9 @@ class ResilientWorker:
 
     Args:
         task: what to train.
+
+    Attributes:
+        smaller_degrees: the numbers of ranks below the plan's that could share the worker's layers, ascending.
     """
 
     def __init__(self, task: Task) -> None:
@@ -149,6 +153,7 @@ class ResilientWorker:
         self._ties = ties_of(layers)
         self._group = RankGroup(task.degree, task.share)
         self._shares = LayerShares(layers, task.cuts, self._group, self._ties)
+        self.smaller_degrees = smaller_degrees(task, layers)
         self._spare = SpareLayers(layers)
         self._to_fill = LayersToFill(layers, task.fill) if task.fill is not None else None
         if self._to_fill is not None:
@@ -199,7 +204,7 @@ class ResilientWorker:
         link: CoordinatorLink,
         welcome: Welcome,
         on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None,
-    ) -> End:
+    ) -> End | Reshape:
         """Do what the coordinator says until it says that the job, or this worker's part in it, is over.
 
         Args:
@@ -208,7 +213,7 @@ class ResilientWorker:
             on_stuck: as of `ActivityTimer`, in whose thread it is called; should end this process.
 
         Returns:
-            How it ended.
+            How it ended; or what this process is to become, in another `ResilientWorker`, for it goes on otherwise.
 
         Raises:
             InvalidInputError: the data have shrunk since the checkpoint was saved that the job began with.
@@ -260,7 +265,7 @@ class ResilientWorker:
             case Connect(epoch, rank):
                 self._connect(epoch, rank)
             case CopyState(epoch, rank):
-                return self._copy_state(epoch, rank)
+                return self._copy_state(epoch, rank) if rank < len(epoch.seats) else self._give(epoch, rank)
             case ExamineGroups(epoch, rank):
                 return self._examine(epoch, rank)
             case EvaluateModel(iteration) | ReduceGradients(iteration):
@@ -279,7 +284,7 @@ class ResilientWorker:
             case TellStanding(regroup):
                 return self._standing(regroup)
             case EnterEpoch(epoch, keeps):
-                self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
+                self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.present])
                 self._superseded = self._interruption.begin(epoch.epoch)
                 self._iteration = None
                 self._drop_progress(keeps=epoch.iteration if keeps else None)
@@ -300,20 +305,12 @@ class ResilientWorker:
     # An epoch
 
     def _connect(self, epoch: Epoch, rank: int) -> None:
-        """Have the stage of this worker's place, and meet the others."""
+        """Have the stage of this worker's place, if it has one, and meet the others."""
         self._activity.be("preparing", "its stage")
-        program, held = self._program(epoch.plan), self._held
-        plan, worker = program.plan, program.workers[rank]
-        if held.holds != plan.layers_of(worker):
-            held = self._build(self._layers_for(plan.layers_of(worker), epoch), plan, worker)
-        rest = self._program_of_rest(epoch)
-        if rest is None:
-            self._adapt(held, program, rank)
-        elif held is not self._held or epoch.iteration not in self._progress:
-            held.adapt(splits_backward(rest.instructions[rank]))
-        # else what is under way in it goes on as it has begun
-        self._fitting = held
-        self._activity.be("joining", "connecting", range(len(epoch.seats)))
+        program, rest = self._program(epoch.plan), self._program_of_rest(epoch)
+        if rank < len(epoch.seats):
+            self._fitting = self._stage_for(epoch, rank, program, rest)
+        self._activity.be("joining", "connecting", range(len(epoch.present)))
         self._plane = connect(
             lambda: reach(
                 self._connections,
@@ -330,6 +327,18 @@ class ResilientWorker:
             lambda: see_everybody(self._task, epoch, rank),
         )
         self._interruption.guard(self._plane.transport, self._plane.team)
+
+    def _stage_for(self, epoch: Epoch, rank: int, program: Program, rest: Program | None) -> HeldStage:
+        """The stage of a place, be it without its state yet, ready for what is executed first."""
+        plan, worker, held = program.plan, program.workers[rank], self._held
+        if held.holds != plan.layers_of(worker):
+            held = self._build(self._layers_for(plan.layers_of(worker), epoch), plan, worker)
+        if rest is None:
+            self._adapt(held, program, rank)
+        elif held is not self._held or epoch.iteration not in self._progress:
+            held.adapt(splits_backward(rest.instructions[rank]))
+        # else what is under way in it goes on as it has begun
+        return held
 
     def _adapt(self, held: HeldStage, program: Program, rank: int) -> None:
         """Let a stage serve a plan."""
@@ -387,16 +396,13 @@ class ResilientWorker:
             return None
         return _program_of_rest(epoch.plan, epoch.rest, trained_together(self._ties))
 
-    def _copy_state(self, epoch: Epoch, rank: int) -> Ready:
+    def _copy_state(self, epoch: Epoch, rank: int) -> Ready | StateLost:
         """Have the state of the place's layers: as it is, made anew, from the stage held so far, or from others."""
         assert self._plane is not None
         held, before = self._fitting, self._held if self._rules.holds is not None else None
         copied: set[int] = set()
-        if self._shards is not None:
-            waits = partial(self._activity.be, "joining", "what others have", range(len(epoch.seats)))
-            program = self._program(epoch.plan)
-            wanted = [program.plan.layers_of(worker) for worker in program.workers]
-            self._shards.meet(epoch, rank, wanted, self._plane.direct, before, held, waits)
+        if lost := self._meet_shards(epoch, rank, before, held):
+            return StateLost(epoch.epoch, lost)
         unlike = self._slice_copies(rank, self._plane)
         if not epoch.nothing_committed:
             copies = [one for one in epoch.copies if self._takes_part(one, rank, unlike)]
@@ -427,6 +433,24 @@ class ResilientWorker:
         first, *further = held.holds
         checksums, of_sums = (tuple(sorted(found.items())) for found in (sums, ended))
         return Ready(epoch.epoch, first, checksums, of_sums, tuple(further))
+
+    def _give(self, epoch: Epoch, rank: int) -> None:
+        """Send what others lack of a sharded optimizer's state, as one that has no place any more."""
+        assert self._shards is not None
+        if not self._meet_shards(epoch, rank, self._held, None):
+            self._shards.give(self._held)
+
+    def _meet_shards(
+        self, epoch: Epoch, rank: int, before: HeldStage | None, held: HeldStage | None
+    ) -> tuple[int, ...]:
+        """Share what there is of a sharded optimizer; gives the layers of which something is nowhere."""
+        if self._shards is None or self._plane is None:
+            return ()
+        waits = partial(self._activity.be, "joining", "what others have", range(len(epoch.present)))
+        program = self._program(epoch.plan)
+        wanted = [program.plan.layers_of(worker) for worker in program.workers]
+        wanted += [()] * len(epoch.givers)
+        return self._shards.meet(epoch, rank, wanted, self._plane.direct, before, held, waits)
 
     def _block_holdings(self) -> BlockHoldings | None:
         """Who has what of a sharded optimizer's state."""
@@ -477,7 +501,7 @@ class ResilientWorker:
             self._spans.append,
             self._task.paced,
             self._task.seed,
-            true_slowdown=self._task.worker().slowdown or 1.0,
+            true_slowdown=(self._task.worker().slowdown or 1.0) * self._task.slowed,
             before=self._injection.before,
             executing=self._execute,
             before_sums=self._tell_losses,
@@ -665,16 +689,8 @@ class ResilientWorker:
         """With which worker communication broke, if the error knows, or it is found out before the epoch is over."""
         epoch, rank = self._rules.epoch, self._rules.rank
         assert epoch is not None and rank is not None
-        found: BaseException | None = error
-        if not isinstance(error, LostTouchError) or isinstance(error, StalledError):
-            self._activity.be("joining", "a look at the others")
-            probing = in_thread(lambda: see_everybody(self._task, epoch, rank), "probing")
-            wait([probing, self._superseded], return_when=FIRST_COMPLETED)
-            found = probing.exception() if probing.done() else None
-        if not isinstance(found, LostTouchError):
-            return None
-        worker, _ = RankLayout.of_seats(epoch.seats).seats[found.peer]
-        return None if worker == rank else epoch.seats[worker].worker  # of its own ranks one is gone, or soon lost
+        self._activity.be("joining", "a look at the others")
+        return peer_lost(error, self._task, epoch, rank, self._superseded)
 
     def _leave_groups(self) -> None:
         """In a thread: to close connections takes longer than to make the next ones, which need not wait for it."""

@@ -110,7 +110,8 @@ class PlanRunner:
         precision, schedule, buffers: as of `HeldStage`.
         cuts: how the layers are shared by the ranks of a worker; for a plan of several GPUs a worker.
         shard_optimizer: whether each of the workers that hold a layer keeps the optimizer's state of some blocks of it
-            only, each block being held by two.
+            only, each block being held by two; None: where three or more hold each layer, and the optimizer is
+            elementwise.
 
     Attributes:
         share: which of its worker's ranks this is.
@@ -140,7 +141,7 @@ class PlanRunner:
         schedule: Schedule | None = None,
         buffers: SharedBuffers = "lowest",
         cuts: LayerCuts | None = None,
-        shard_optimizer: bool = False,
+        shard_optimizer: bool | None = None,
     ) -> None:
         require_valid(plan, "the plan")
         ties = ties_of(layers)
@@ -168,9 +169,8 @@ class PlanRunner:
             if self._layout is not None:
                 check_cuts(plan, layers, cuts)
             self._named_inputs = NamedInputs(layers)
-            if shard_optimizer:
-                _require_common_blocks(program, layout)
-            is_sharded = shards_optimizer(shard_optimizer, fewest_peers(program), optimizer, layers)
+            asked = _asked_of(shard_optimizer, program, layout)
+            is_sharded = shards_optimizer(asked, fewest_peers(program), optimizer, layers)
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
@@ -524,16 +524,23 @@ def cut_ties(ties: Sequence[Tie], layers: Sequence[nn.Module], cuts: LayerCuts) 
     return tuple(found)
 
 
-def _require_common_blocks(program: Program, layout: RankLayout) -> None:
-    """Blocks are of what a rank has: whoever holds a layer must have the same slices of it as the others."""
+def _asked_of(asked: bool | None, program: Program, layout: RankLayout) -> bool | None:
+    """What is asked of a sharded optimizer; nothing can be where those who hold a layer have unlike slices of it.
+
+    Raises:
+        InvalidInputError: it is asked for all the same.
+    """
     holders = {workers for number in range(len(program.workers)) for workers in peers_of(program, number).values()}
-    if any(len({layout.degrees[worker] for worker in workers}) > 1 for workers in holders):
+    if all(len({layout.degrees[worker] for worker in workers}) == 1 for workers in holders):
+        return asked
+    if asked:
         raise InvalidInputError(
             "workers of unlike tensor-parallel degrees hold the same layers: they have no blocks of an optimizer's "
             "state in common",
             where="--shard-optimizer",
             fix="plan with one --tensor-parallel for all pipelines, or leave --shard-optimizer out",
         )
+    return False
 
 
 def _rank_among(program: Program, layout: RankLayout, rank: int | None, world_size: int | None) -> int:

@@ -109,11 +109,12 @@ class SliceCopies:
         Args:
             copy: what is copied.
             share: which of the target's ranks it is for.
-            state: of its layers; of the source or the target, which have the same entries.
+            state: of its layers; of the source or the target, which have the same entries, each in an order of its
+                own: a layer that is cut has the bias of a sum before the matrix, a whole one behind it.
         """
         before, after = self._layout.degrees[copy.source], self._layout.degrees[copy.target]
         found: dict[int, dict[torch.dtype, list[_CopiedPart]]] = {}
-        for name, value in state.items():
+        for name, value in sorted(state.items()):
             cut = cut_of(name, state, self._cuts)
             if cut is None:
                 parts = [(share * before // after, _CopiedPart(name))]

@@ -1,7 +1,7 @@
 """What a worker of a resilient run trains, and how."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from ...schemas.checkpoint import HuggingFaceNames
 from ...schemas.plan import Layers, Plan, Worker, rank_name
 from ...schemas.protocols import LayerCuts
 from ..program import Sending
+from ..resilience.protocol import Reshape
 from ..training import SharedBuffers
 from .data.provider import Batch
 from .evaluation import HeldOut
@@ -53,6 +54,8 @@ class Task:
         shard_optimizer: whether peers share the optimizer's state.
         share: which of its worker's ranks this process is.
         cuts: how the layers are shared by the ranks of a worker; for a plan of several GPUs a worker.
+        shared_by: how many ranks share the worker's layers; None: as many as the plan has GPUs of it.
+        slowed: in a paced run, how many times as long operations last as they do with the plan's number of ranks.
     """
 
     name: str
@@ -80,16 +83,22 @@ class Task:
     shard_optimizer: bool = False
     share: int = 0
     cuts: LayerCuts | None = None
+    shared_by: int | None = None
+    slowed: float = 1.0
 
     @property
     def degree(self) -> int:
         """How many ranks the worker has."""
-        return self.plan.gpus_of(self.worker())
+        return self.shared_by or self.plan.gpus_of(self.worker())
 
     @property
     def process(self) -> str:
         """This process for people: `k/i`, or of several ranks `k/i:r`."""
         return rank_name(self.name, self.share, self.degree)
+
+    def reshaped(self, reshape: Reshape) -> "Task":
+        """The same for the rank that the process is to become."""
+        return replace(self, share=reshape.rank, shared_by=reshape.ranks, slowed=reshape.slowdown)
 
     def worker(self) -> Worker:
         """The worker in the plan that it was started with."""

@@ -21,7 +21,7 @@ from ...schemas.documents import read_document
 from ...schemas.errors import InvalidInputError
 from ...schemas.placement import refuse_placed
 from ...schemas.plan import Plan
-from ..torch_csv import torchtitan_parts
+from ..titan_files import torchtitan_parts
 from .runner import PlanRunner
 
 PipeliningFunction = Callable[..., tuple["TitanSchedule", list[nn.Module], bool, bool]]

@@ -14,7 +14,8 @@ from functools import partial
 
 from ..program import AllReduce, BeginSum, Compute, Instruction, Pair, Receive
 from ..resilience.progress import HUNG, LET_GO_S
-from ..resilience.protocol import Doing, End, Epoch, FromCoordinator, Halt, Inquiry, Regroup, Whereabouts
+from ..resilience.protocol import Doing, End, Epoch, FromCoordinator, Inquiry, Regroup, Whereabouts
+from ..resilience.worker_rules import Turn
 from .plane import seat_of
 from .rendezvous import in_thread
 from .team import Team
@@ -78,7 +79,7 @@ class Interruption:
     def announce(self, message: FromCoordinator) -> None:
         """In the hearing thread, before the message is handed on: wake whoever waits in an older epoch."""
         number = message.epoch if isinstance(message, Epoch | Regroup) else float("inf")
-        assert isinstance(message, Epoch | Regroup | Halt | End)
+        assert isinstance(message, Turn)
         with self._lock:
             self.end = message if isinstance(message, End) else self.end
             self._newest = max(self._newest, number)

@@ -19,14 +19,25 @@ from ..ranks import has_unlike_degrees
 from ..resilience.conditions import cores_here
 from ..resilience.link import CoordinatorLink
 from ..resilience.progress import INTERRUPTED
-from ..resilience.protocol import End, Epoch, Failed, Hello, Leaving, Returning, Welcome
+from ..resilience.protocol import (
+    End,
+    Epoch,
+    Failed,
+    Hello,
+    Inquiry,
+    Leaving,
+    Reshape,
+    Reshaped,
+    Returning,
+    Welcome,
+    Whereabouts,
+)
 from ..resilience.supervisor import BEGUN, ENDED, tell_supervisor
 from ..resilience.wire import parse_address
 from ..resilience.worker_rules import Turn
 from ..training import NOT_BEFORE
 from .data.provider import Provider
 from .rendezvous import MeetingPlace
-from .resharding import StateLostError
 from .resilient import ResilientWorker
 from .task import Task
 
@@ -61,27 +72,28 @@ def be_worker(
         RuntimeFailedError: no coordinator is found for `patience_s`.
         EndedError: the job failed.
     """
-    task = make_task(_own_address(addresses[0]))
+    task = make_task(own_address(addresses[0]))
     secret = task.secret
     meeting, besides = MeetingPlace(secret, task.hostname), _places_besides(secret, task.others)
-    hello = _hello_of(task, meeting.address, tuple(place.address for place in besides))
+    shape = _Shape(task)
+    hello = hello_of(task, meeting.address, tuple(place.address for place in besides), shape)
     try:
-        worker = ResilientWorker(task)
+        shape.make(task)
     except Exception as error:
         _give_up(CoordinatorLink(addresses, secret, hello, patience_s=LAST_WORDS_S), error, explain, is_new=True)
 
     def announce(message: Turn) -> None:
         if isinstance(message, Epoch):
             tell_supervisor(BEGUN)
-        worker.announce(message)
+        shape.announce(message)
 
     link = CoordinatorLink(
-        addresses, secret, hello, patience_s=patience_s, on_interrupt=announce, on_inquiry=worker.answer
+        addresses, secret, hello, patience_s=patience_s, on_interrupt=announce, on_inquiry=shape.answer
     )
     welcome = _welcome(link, task)
     _leave_when_told(link)
     try:
-        end = worker.run(link, welcome, partial(_end_at_once, link))
+        end = shape.run(link, welcome)
     except Exception as error:
         _give_up(link, error, explain)
     finally:
@@ -104,9 +116,8 @@ def _give_up(
     *,
     is_new: bool = False,
 ) -> NoReturn:
-    """End with an error; where what is trained is wrong, or lost, the coordinator hears of it, and ends the job."""
-    is_lost = isinstance(error, StateLostError)
-    wrong = error if isinstance(error, InvalidInputError | StateLostError) else explain(error)
+    """End with an error; where what is trained is wrong, the coordinator hears of it, and ends the job."""
+    wrong = error if isinstance(error, InvalidInputError) else explain(error)
     if wrong is None:
         raise error
     # One that is gone has ended the job for the same reason; one that does not let us in will not hear of it.
@@ -116,7 +127,7 @@ def _give_up(
                 link.start()
         except InvalidInputError:
             raise wrong from error
-        link.send(Failed(wrong.exit_code, str(wrong), ends_job=is_lost))
+        link.send(Failed(wrong.exit_code, str(wrong)))
     link.close()
     _end(wrong, error)
 
@@ -143,8 +154,70 @@ def _stop_reading(task: Task) -> None:
         task.batch.close()
 
 
-def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str, Returning | None], Hello]:
-    """What the worker says to each coordinator first; `store` and `others`: where its meeting places are."""
+class _Shape:
+    """What this process is of its worker: the rank that it was started as, or another one since.
+
+    Args:
+        task: of the rank that it was started as.
+
+    Attributes:
+        home: that task.
+        task: of what it is now.
+        worker: which does it; None while it is made.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.home = self.task = task
+        self.worker: ResilientWorker | None = None
+        self.smaller_degrees: tuple[int, ...] = ()
+
+    def make(self, task: Task) -> ResilientWorker:
+        """Be the rank of a task; what there was before makes room first."""
+        self.worker = None
+        worker = ResilientWorker(task)
+        self.task, self.worker, self.smaller_degrees = task, worker, worker.smaller_degrees
+        return worker
+
+    def run(self, link: CoordinatorLink, welcome: Welcome) -> End:
+        """Go through the job, as one rank after the other."""
+        while isinstance(end := self._made.run(link, welcome, partial(end_at_once, link)), Reshape):
+            self.make(self.home.reshaped(end))
+            link.send(Reshaped(end.rank, end.ranks))
+        return end
+
+    def announce(self, message: Turn) -> None:
+        """For the link, in its thread: whoever trains is called away."""
+        if self.worker is not None:
+            self.worker.announce(message)
+
+    def answer(self, inquiry: Inquiry) -> Whereabouts:
+        """For the link, in its thread: where the training thread is."""
+        if self.worker is None:
+            return Whereabouts(inquiry.number, 0, "preparing", "its stage", 0.0)
+        return self.worker.answer(inquiry)
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Which rank of how many, where it is not what it was started as."""
+        now, home = ((one.share, one.degree) for one in (self.task, self.home))
+        return None if now == home else now
+
+    @property
+    def _made(self) -> ResilientWorker:
+        assert self.worker is not None
+        return self.worker
+
+
+def hello_of(
+    task: Task, store: str, others: tuple[str, ...], shape: _Shape | None = None
+) -> Callable[[str, Returning | None], Hello]:
+    """What the worker says to each coordinator first.
+
+    Args:
+        task: of the rank that it was started as.
+        store, others: where its meeting places are.
+        shape: which rank it may be, and is; None: always this one.
+    """
     plan_digest, cores = digest(task.plan), cores_here()
 
     def hello(proof: str, returning: Returning | None) -> Hello:
@@ -165,12 +238,14 @@ def _hello_of(task: Task, store: str, others: tuple[str, ...]) -> Callable[[str,
             regroups=not has_unlike_degrees(task.plan),
             rank=task.share,
             ranks=task.degree,
+            degrees=() if shape is None else shape.smaller_degrees,
+            shape=None if shape is None else shape.shape,
         )
 
     return hello
 
 
-def _end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
+def end_at_once(link: CoordinatorLink, exit_code: int, reason: str) -> None:
     """End this process, whose main thread nothing wakes any more, and let the coordinator know why.
 
     The kernel closes what is open; exit functions would wait for that thread.
@@ -190,7 +265,7 @@ def _places_besides(secret: bytes, addresses: Sequence[str]) -> list[MeetingPlac
         raise InvalidInputError(error.what, where="--interface", fix=error.fix) from None
 
 
-def _own_address(coordinator: str) -> str:
+def own_address(coordinator: str) -> str:
     """The address of this machine on the way to the coordinator: other workers reach it there as well."""
     host, port = parse_address(coordinator, where="--coordinator")
     try:

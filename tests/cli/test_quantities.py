@@ -142,6 +142,7 @@ DURATIONS = {
             *("slow-every", "slow-lasts", "slow-link-every"),
         )
     },
+    **{f"--{name}-time": ("5min", "300") for name in ("save", "restart")},
     "--slow-link-lasts": ("1h", "3600"),
     "--slow-link-delay": ("20ms", "0.02"),
     "--cost": ("restart_s=10min", "restart_s=600"),
@@ -206,6 +207,10 @@ RATES = (
 BATCH = ("plan", "batch", "--microbatches", "30", "--times", "7,3.5")
 SIMULATE = ("simulate", "plan.json", "--json", "--inject", "faults.jsonl")
 REPLAY = ("replay", "--profile", "p.json", "--pp", "4", "--dp", "2", "--microbatches", "8", "--trace", "spot.csv")
+DOCTOR = (
+    *("doctor", "--torchrun", "torchrun --nnodes 2 x", "--checkpoint-every", "9", "--mtbf", "1d"),
+    *("--iteration-time", "1s", "--json"),
+)
 # A command that takes each, and whose output says what it has understood: equal outputs, equal values.
 TRIED: dict[tuple[str, ...], tuple[str, ...]] = {
     (*PLAN,): ("--memory-limit", "--link-delay"),
@@ -219,6 +224,7 @@ TRIED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("viz", "plan.json", "--json"): ("--from",),
     ("diff", "plan.json", "plan.json", "--json"): ("--tolerance",),
     ("trace", "show", "spot.csv", "--json"): ("--iteration-time", "--link-time"),
+    DOCTOR: ("--save-time", "--restart-time"),
     (*GENERATE, *RATES): tuple(
         one for one in DURATIONS if re.match("--(mtbf|repair|rack|gpu|slow-(?!link$)|days)", one)
     ),

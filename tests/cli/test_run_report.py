@@ -23,6 +23,8 @@ from rtk.runners.resilience.announcements import (
     Announcement,
     CheckpointSaved,
     CoordinatorRestarted,
+    DegreeChosen,
+    DegreeRaised,
     EpochBegun,
     ExaminationBegun,
     GroupExamined,
@@ -200,6 +202,10 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
             WorkerRefused(epoch=5, worker="9/9\x1b[2J", reason="the plan has no worker 9/9"),
             WorkerFailed(epoch=5, worker="1/0", reason="connection closed while joining"),
             RanksOrphaned(epoch=5, worker="1/0", missing=(1,), waiting=(0, 2, 3)),
+            DegreeChosen(epoch=5, worker="1/0", degree=2, of=4, factor=1.9, lowered_s=0.11, without_s=0.12),
+            DegreeChosen(epoch=5, worker="1/0", degree=2, of=4, factor=1.9, lowered_s=0.13, without_s=0.12),
+            DegreeChosen(epoch=5, worker="1/0", degree=None, of=4, reason="2 GPUs cannot share its layers"),
+            DegreeRaised(epoch=5, worker="1/0", degree=2, of=4),
             RanksReplaced(epoch=5, worker="1/0", ranks=(1,), lacking=(1,)),
             CheckpointSaved(epoch=5, iteration=8, path=None, seconds=1, error="No space left"),
         ]
@@ -216,8 +222,14 @@ def test_the_rare_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "12:03:09  worker 9/9?[2J was refused: the plan has no worker 9/9",
         "12:03:10  worker 1/0 failed: connection closed while joining",
         "12:03:11  ranks 0, 2 and 3 of worker 1/0 wait for rank 1",
-        "12:03:12  rank 1 of worker 1/0 was replaced: the worker is whole again",
-        "12:03:13  checkpoint after 8 iterations failed: No space left",
+        "12:03:12  worker 1/0 goes on at 2 of 4 GPUs, 1.9 times as slow by the number of GPUs: iterations of 110 ms "
+        "are predicted with it, of 120 ms without it",
+        "12:03:13  worker 1/0 waits until it has 4 ranks again: at 2 of 4 GPUs iterations of 130 ms are predicted with "
+        "it, of 120 ms without it",
+        "12:03:14  worker 1/0 waits until it has 4 ranks again: 2 GPUs cannot share its layers",
+        "12:03:15  worker 1/0 goes back from 2 to 4 GPUs",
+        "12:03:16  rank 1 of worker 1/0 was replaced: the worker is whole again",
+        "12:03:17  checkpoint after 8 iterations failed: No space left",
     ]
 
 

@@ -147,7 +147,10 @@ def test_logs_have_what_was_said(folder: Path, events: list[dict[str, Any]]) -> 
         ("--betas 0.9", "at: --betas\ndo: take two numbers from 0 to below 1, such as 0.9,0.95"),
         ("--eval-every 3", "at: --eval-every\ndo: give --eval-data as well, or leave it out"),
         ("--warmup 10", "error: a warm-up of 10 iterations is not over after all 10\nat: --warmup\n"),
-        ("--log-to wandb:x", "at: --log-to\ndo: write tensorboard:FOLDER or jsonl:FILE"),
+        (
+            "--log-to wandb:x",
+            "at: --log-to\ndo: write tensorboard:FOLDER, prometheus:HOST:PORT, otlp:URL or jsonl:FILE",
+        ),
         ("--log-to jsonl:plan.json", "is the same file\nat: --log-to plan.json"),
         ("--log-to jsonl:model.py", "error: the file is text, which JSON lines would overwrite\nat: --log-to model.py"),
         ("--log-to jsonl:a.jsonl --metrics a.jsonl", "is the same file"),

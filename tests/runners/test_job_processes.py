@@ -74,7 +74,8 @@ def test_workers_may_be_on_unlike_numbers_of_gpus() -> None:
     unlike = on_gpus(PLAN, 2, 1)
     assert (degree_of(unlike), processes_of(unlike)) == (2, ("0/0:0", "0/0:1", "0/1"))
     assert counted_processes(unlike) == "2 live workers on 3 GPUs"
-    assert not asked_to_shard(unlike, None)
+    assert asked_to_shard(unlike, None) is False
+    assert [asked_to_shard(PLAN, asked) for asked in (None, True, False)] == [None, True, False]
     with pytest.raises(InvalidInputError, match="no blocks of the optimizer's state in common"):
         asked_to_shard(unlike, True)
 

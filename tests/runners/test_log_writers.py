@@ -85,7 +85,7 @@ def test_what_names_no_log_is_refused(value: str) -> None:
     """The error says which kinds there are."""
     with pytest.raises(InvalidInputError, match="names no log") as caught:
         logs.log_writers([value])
-    assert caught.value.fix == "write tensorboard:FOLDER or jsonl:FILE"
+    assert caught.value.fix == "write tensorboard:FOLDER, prometheus:HOST:PORT, otlp:URL or jsonl:FILE"
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:

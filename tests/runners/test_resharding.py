@@ -1,7 +1,7 @@
 """Jobs whose peers share the optimizer's state: whoever is lost and comes, they train what one process trains."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,18 @@ from torch import nn
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.models.gpt import language_model_loss
+from rtk.runners.resilience.protocol import Job
 from rtk.runners.torch.gathering import Gathering
-from rtk.runners.torch.resharding import Shards, StateLostError
+from rtk.runners.torch.gloo import GlooTransport
+from rtk.runners.torch.resharding import STATES_TAG, Shards
 from rtk.runners.torch.resilient import ResilientWorker
 from rtk.runners.torch.stage_blocks import StageBlocks
 from rtk.runners.training import JobConfig
 from rtk.schemas import blocks
 from rtk.schemas.blocks import BlockId, split_piece
+from rtk.schemas.conditions import Conditions
+from rtk.schemas.plan import Plan
+from rtk.schemas.protocols import Hand, Replanned
 
 from .processes import ProcessJob, single_process
 from .ranked import RankedJob
@@ -110,12 +115,16 @@ def blocks_of(worker: ResilientWorker) -> StageBlocks:
     return worker.held.blocks
 
 
-def check(job: ThreadJob, iterations: int, microbatches: int, clip_norm: float | None = None) -> None:
-    """The job ends well, with what one process trains."""
+def check(
+    job: ThreadJob, iterations: int, microbatches: int, clip_norm: float | None = None, waiting: Sequence[str] = ()
+) -> None:
+    """The job ends well, with what one process trains; some wait for a place, and hold nothing that counts."""
     finished = job.run()
     assert finished.exit_code == 0, finished.reason
     losses, parameters = alone(iterations, microbatches, clip_norm)
     assert job.losses() == pytest.approx(losses, rel=0, abs=1e-12)
+    for name in waiting:
+        del job.workers[name]
     check_state(job, parameters)
 
 
@@ -164,6 +173,41 @@ def test_unlike_pipelines_share_what_several_hold() -> None:
     check(shared(unlike_job(unlike(7, 1, 2, 7), 10, ("0/0", 3), ("1/0", 6))), 10, 7)
 
 
+def unseating_job(deaths: set[tuple[str, int]]) -> ThreadJob:
+    """Eight iterations of 2 stages and 4 pipelines: when 1/0 is dead, 2/0 and 3/0 lose their seats as well, until
+    another one is dead."""
+    plan = slipstream("adaptive", 2, 4)
+    without = frozenset({(1, 0), (2, 0), (3, 0)})
+
+    def replan(plan: Plan, crew: tuple[Hand, ...], conditions: Conditions) -> Replanned:
+        names = {hand.worker for hand in crew}
+        dead = {(k, i) for k in range(4) for i in range(2) if f"{k}/{i}" not in names}
+        found = slipstream("adaptive", 2, 4, frozenset(dead | without if dead == {(1, 0)} else dead))
+        return Replanned(found, tuple((one.name, one.place) for one in found.live_workers()))
+
+    return ThreadJob(plan, Job(plan, 8), replan, deaths)
+
+
+def test_who_loses_its_seat_gives_what_it_holds() -> None:
+    """Of four peers, of whom each has half of the blocks, one dies and two have no place in the next plan: these send
+    the last one what it lacks, before they let go."""
+    job = shared(unseating_job({("1/0", 3)}))
+    check(job, 8, 8, waiting=("2/0", "3/0"))
+    assert sorted(one["worker"] for one in job.events("wait")) == ["2/0", "3/0"]
+    assert not job.events("rollback")
+    assert len(blocks_of(job.workers["0/0"]).held) == len(blocks_of(job.workers["0/0"]).sizes)
+
+
+def test_who_loses_its_seat_may_have_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker dies in the epoch that two give their state in: they have their seats again, with all they had."""
+    moment = Moment(monkeypatch, Shards, "meet")
+    moment.die("3/1", 2)
+    job = shared(unseating_job({("1/0", 3)}))
+    check(job, 8, 8)
+    assert {one["worker"] for one in job.events("failure")} == {"1/0", "3/1"}
+    assert not job.events("rollback")
+
+
 class Moment:
     """Of calls of a method, by which worker and at which of them something else is done."""
 
@@ -206,10 +250,49 @@ def test_a_death_in_the_midst_of_what_is_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_both_holders_lost_at_once() -> None:
-    """The job ends, and says of which layers the state is lost."""
-    job = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3)))
-    with pytest.raises(StateLostError, match=" is lost: "):
-        job.run()
+    """Without a checkpoint the job ends, and says of which layers the state is lost, and which option keeps it."""
+    finished = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3), ("2/0", 3))).run()
+    assert finished.exit_code == 5
+    assert "is lost: of a part of it both workers that held it are gone" in finished.reason
+    assert finished.reason.startswith("the optimizer's state of layers 1")
+    assert "--no-shard-optimizer" in finished.reason
+
+
+def test_what_comes_is_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State of which a number has changed on its way is not taken: it is sent once more, in another epoch."""
+    original, spoiled = GlooTransport.send, list[int]()
+
+    def send(self: GlooTransport, tag: int, to: int, tensor: torch.Tensor) -> None:
+        if tag == STATES_TAG and not spoiled:
+            spoiled.append(to)
+            tensor = torch.cat([tensor[:1] + 1, tensor[1:]])
+        original(self, tag, to, tensor)
+
+    monkeypatch.setattr(GlooTransport, "send", send)
+    job = shared(job_of(slipstream("adaptive", 1, 4), 8, ("1/0", 3)))
+    check(job, 8, 8)
+    assert spoiled
+    assert len(job.events("epoch")) == 3
+
+
+@pytest.mark.parametrize("technique", ["adaptive", "staggered"])
+def test_both_holders_lost_at_once_after_a_checkpoint(technique: str, tmp_path: Path) -> None:
+    """All go back to the last one by themselves, twice, and train what one process trains; a newcomer is as welcome."""
+    deaths = ("1/0", 4), ("2/0", 4), ("3/0", 9), ("4/0", 9)
+    how = {"checkpoint": str(tmp_path), "checkpoint_every": 3}
+    job = shared(job_of(slipstream(technique, 1, 6), 13, *deaths, **how), clip_norm=0.5)
+    job.start("1/0", not_before=11)
+    finished = job.run()
+    assert finished.exit_code == 0, finished.reason
+    went_back = [one["iteration"] for one in job.events("rollback")]
+    assert went_back and set(went_back) <= {3, 6, 9}
+    losses, parameters = alone(13, 12, 0.5)
+    iterations = [one["iteration"] for one in job.events("iteration")]
+    assert sorted(set(iterations)) == list(range(13))
+    assert len(iterations) >= 13
+    assert job.losses() == pytest.approx([losses[number] for number in iterations], rel=0, abs=1e-12)
+    assert [one["worker"] for one in job.events("join")] == ["1/0"]
+    check_state(job, parameters)
 
 
 def test_a_buddy_is_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,25 +342,33 @@ def test_checkpoints_resume_with_other_peers(tmp_path: Path, staggered: bool) ->
             check_state(second, parameters)
 
 
-def test_processes_that_are_killed_and_replaced() -> None:
-    """Real ones: one is killed and replaced, then both holders of something are killed at once, and all end with 5."""
+def test_processes_that_are_killed_and_replaced(tmp_path: Path) -> None:
+    """Real ones, of whom nobody was told to share: one is killed and replaced; then three of four are killed at once,
+    and the last one goes back to a checkpoint by itself, trains on alone, and shares what it has with a newcomer."""
     plan = process_plan(1, 4, 1)
-    with ProcessJob(plan, JobConfig(FOREVER, heartbeat_limit_s=2.0), replace(TRAINING, shard_optimizer=True)) as job:
+    how = JobConfig(FOREVER, heartbeat_limit_s=2.0, checkpoint=str(tmp_path), checkpoint_every=2)
+    with ProcessJob(plan, how, TRAINING) as job:
         job.wait_for_iteration(2)
         story = Story(job)
         since = story.now()
         story.kill("1/0")
         story.await_live(3, since)
         story.bring_back("1/0")
+        story.await_event("checkpoint", story.now())
+        since = story.now()
         for name in ("0/0", "1/0", "2/0"):
             story.kill(name)
-        finished = job.result()
-        job.processes["3/0"].join(60)
-    assert finished.exit_code == 5
-    assert " is lost: of a part of it both workers that held it are gone" in finished.reason
-    assert job.processes["3/0"].exitcode == 5
-    losses = job.losses()
-    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-6)
+        back = story.await_event("rollback", since)
+        story.await_live(1, since)
+        job.processes["0/0"].join(60)
+        job.start("0/0")
+        story.await_live(2, since)
+        job.server.finish(0, "enough")
+        job.result()
+    assert back["path"] == str(tmp_path / f"step-{back['iteration']:08}")
+    iterations = [one["iteration"] for one in job.said if one["event"] == "iteration"]
+    wanted = single_process(plan, TRAINING, max(iterations) + 1)
+    assert job.losses() == pytest.approx([wanted[number] for number in iterations], abs=1e-6)
 
 
 def test_ranks_of_workers_share_each_its_slices() -> None:

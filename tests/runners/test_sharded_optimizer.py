@@ -312,9 +312,16 @@ def test_optimizers_that_look_at_shapes_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("factory", TAKEN)
 def test_optimizers_that_look_at_numbers_are_taken(factory: OptimizerFactory) -> None:
-    """Where it is asked for."""
+    """Where it is asked for, and from three peers on where nobody says anything."""
     assert shards_optimizer(True, 2, factory, model())
     assert not shards_optimizer(False, 4, factory, model())
+    assert [shards_optimizer(None, peers, factory, model()) for peers in (1, 2, 3, 8)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_optimizers_that_look_at_shapes_stay_whole(name: str) -> None:
+    """Where nobody asks for anything else."""
+    assert not shards_optimizer(None, 4, REFUSED[name], model())
 
 
 def test_who_holds_a_layer_alone_cannot_share_its_state() -> None:

@@ -1,14 +1,16 @@
-"""torchtitan's own trainer, as released, over plans of rtk: equal to torch's own runtime under it.
+"""torchtitan's own trainer, as released, over plans of rtk: run by rtk, and by torch from what is exported.
 
 The file is also the program of one rank, which trains the same model several times. torchtitan is no part of the test
 environment, for it brings a hundred packages: `.ci/run` makes it one of its own, and elsewhere this is skipped.
 """
 
 import importlib
+import json
 import os
+import runpy
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -20,11 +22,10 @@ from torch import distributed
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.plain.slipstream import plan_slipstream
 from rtk.planners.shape import Shape
+from rtk.runners.foreign import export_plan
 from rtk.runners.torch.titan import pipelining_fn
-from rtk.runners.torch_csv import to_torch_csv, torchtitan_parallelism
-from rtk.schemas.documents import read_document, write_document
+from rtk.schemas.documents import write_document
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.orders import Schedule
 from rtk.schemas.placement import v_placement
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
@@ -33,17 +34,24 @@ if __name__ != "worker":
     from ..warm import fork
     from .placed import placed_plan
 
-Runtime = Literal["torch", "torch, fully_shard", "rtk"]
+# torch runs an export by its settings, or by its pipelining.py with the receives of the plan, or its own orders.
+Runtime = Literal["torch", "torch, fully_shard", "torch, receives", "torch's own", "rtk"]
+Planned = Literal["1f1b", "zero-bubble", "interleaved 1F1B", "V, zero-bubble"]
 
 STAGES, MICROBATCHES, ROWS, LENGTH, STEPS = 2, 4, 1, 16, 3
 BLOCKS = 6  # of torchtitan's debug model
 PROFILE = Profile(tuple(Layer((LayerCost(1.0, 1.0, 1.0),)) for _ in range(BLOCKS + 2)))
-DEADLINE_S = 90.0
+DEADLINE_S = 390.0
 
 
-def make_plan(schedule: Schedule, pipelines: int = 1) -> Plan:
-    """Two stages."""
-    return plan_pipeline(PROFILE, Shape(STAGES, pipelines, MICROBATCHES), schedule)
+def make_plan(planned: Planned, pipelines: int = 1) -> Plan:
+    """Two ranks, of a stage each or of two."""
+    shape = Shape(STAGES, pipelines, MICROBATCHES)
+    if planned == "interleaved 1F1B":
+        return plan_pipeline(PROFILE, replace(shape, placement="loop", chunks=2), "1f1b")
+    if planned == "V, zero-bubble":
+        return plan_pipeline(PROFILE, replace(shape, placement="v", chunks=2), "zero-bubble")
+    return plan_pipeline(PROFILE, shape, planned)
 
 
 def let_torchtitan_run_on_cpus() -> None:
@@ -58,7 +66,7 @@ def let_torchtitan_run_on_cpus() -> None:
     )
     torch._utils._get_available_device_type = lambda: "cpu"
     torch._utils._get_device_module = lambda _: nothing  # type: ignore[assignment]
-    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _PipelineScheduleRuntime
 
     utils: Any = importlib.import_module("torchtitan.distributed.utils")
     attention: Any = importlib.import_module("torchtitan.models.common.attention")
@@ -84,12 +92,13 @@ def let_torchtitan_run_on_cpus() -> None:
 
     def step(self: Any, **given: Any) -> None:
         """By micro-batches, which a later torch takes in `step`."""
-        for stage in self._stages:
+        for stage in self._stages if hasattr(self, "_stages") else [self._stage]:
             stage.has_backward = True
             stage.clear_runtime_states()
         self._step_microbatches(**given)
 
-    _PipelineScheduleRuntime.step = step  # type: ignore[method-assign,assignment]
+    for runtime in (_PipelineScheduleRuntime, PipelineScheduleSingle):
+        runtime.step = step  # type: ignore[method-assign,assignment]
 
 
 def trainer_config(parallelism: dict[str, Any], runtime: Runtime, plan_file: str, folder: str) -> Any:
@@ -140,8 +149,10 @@ def trainer_config(parallelism: dict[str, Any], runtime: Runtime, plan_file: str
     spec = titan.llama3.model_registry("debugmodel")
     if runtime == "rtk":
         spec.pipelining_fn = pipelining_fn(plan_file)
-    elif runtime == "torch":  # without fully_shard, which torchtitan's own function applies
+    elif runtime != "torch, fully_shard":  # which torchtitan's own function applies
         spec.parallelize_fn = lambda model, **_: model
+    if runtime == "torch, receives":
+        spec.pipelining_fn = runpy.run_path(str(Path(plan_file).parent / "pipelining.py"))["pipelining_fn"]
     made = titan.trainer.Trainer.Config(
         model_spec=spec,
         dump_folder=folder,
@@ -156,7 +167,7 @@ def trainer_config(parallelism: dict[str, Any], runtime: Runtime, plan_file: str
             disable_cuda_graphs=True,
             mixed_precision_param="float32",
         ),
-        parallelism=titan.config.ParallelismConfig(pipeline_parallel_microbatch_size=ROWS, **parallelism),
+        parallelism=titan.config.ParallelismConfig(**parallelism),
         activation_checkpoint=None,
     )
     made.lr_scheduler.warmup_steps = 1
@@ -173,8 +184,9 @@ def local(parameter: Any) -> torch.Tensor:
 
 def train(plan_file: str, runtime: Runtime, folder: str, accumulated: int) -> dict[str, Any]:
     """The grad norms, losses and parameters of a run on this rank."""
-    csv_file = "" if runtime == "rtk" else f"{plan_file}.csv"
-    parallelism = torchtitan_parallelism(read_document(plan_file, Plan), csv_file)
+    parallelism = json.loads((Path(plan_file).parent / "parallelism.json").read_text())
+    if runtime in ("rtk", "torch's own"):
+        parallelism["pipeline_parallel_schedule_csv"] = ""
     config = trainer_config(parallelism, runtime, plan_file, folder)
     config.training.global_batch_size = (
         accumulated * MICROBATCHES * ROWS * parallelism["data_parallel_replicate_degree"]
@@ -191,7 +203,9 @@ def train(plan_file: str, runtime: Runtime, folder: str, accumulated: int) -> di
     for trainer.step in range(1, STEPS + 1):
         trainer.train_step(steps)
 
-    found["parameters"] = {name: local(p.detach()) for name, p in trainer.model_parts[0].named_parameters()}
+    found["parameters"] = {
+        name: local(value.detach()) for part in trainer.model_parts for name, value in part.named_parameters()
+    }
     trainer.close()
     distributed.destroy_process_group()
     return found
@@ -210,23 +224,43 @@ def run_rank(rank: int, folder: Path, cases: list[list[Any]]) -> None:
         torch.save(train(plan_file, runtime, str(folder), accumulated), folder / f"{case}.{rank}")
 
 
-Case = tuple[Schedule, Runtime, int]  # and calls of a pipeline's step a step of the optimizer
+Case = tuple[Planned, Runtime, int]  # and calls of a pipeline's step a step of the optimizer
 CASES: tuple[Case, ...] = (
-    ("1f1b", "torch", 1),
+    ("1f1b", "torch's own", 1),
     ("zero-bubble", "rtk", 1),
-    ("1f1b", "torch", 2),
+    ("1f1b", "torch's own", 2),
     ("zero-bubble", "rtk", 2),
 )
+EXPORTED: tuple[Case, ...] = (
+    ("1f1b", "torch", 1),
+    ("1f1b", "torch, fully_shard", 1),
+    ("zero-bubble", "torch", 1),
+    ("zero-bubble", "torch, receives", 1),
+    ("interleaved 1F1B", "torch, receives", 1),
+    ("V, zero-bubble", "torch", 1),
+    ("V, zero-bubble", "torch, receives", 1),
+)
+# Where ranks hold other modules, torchtitan gives these other values at the start: each is compared with torch's own
+# schedule for its placement, which is 1F1B where a rank has one stage.
+OWN: dict[Planned, Case] = {
+    "1f1b": CASES[0],
+    "zero-bubble": CASES[0],
+    "interleaved 1F1B": ("interleaved 1F1B", "torch's own", 1),
+    "V, zero-bubble": ("V, zero-bubble", "torch's own", 1),
+}
+pytestmark = pytest.mark.timeout(400)  # so many trainings, one after the other
 
 
 def train_all(folder: Path, cases: Sequence[Case]) -> dict[Case, list[dict[str, Any]]]:
     """What each rank found, by case."""
     files = []
-    for schedule, runtime, accumulated in cases:
-        file, plan = folder / f"{schedule}.json", make_plan(schedule)
-        write_document(str(file), plan)
-        Path(f"{file}.csv").write_text(to_torch_csv(plan))
-        files.append([str(file), runtime, accumulated])
+    for planned, runtime, accumulated in cases:
+        exported, plan = folder / planned, make_plan(planned)
+        export_plan(plan, "torchtitan", folder=str(exported), microbatch_size=ROWS, yes_unsharded=True).write(
+            str(exported)
+        )
+        write_document(str(exported / "plan.json"), plan)
+        files.append([str(exported / "plan.json"), runtime, accumulated])
     ranks = [fork(__file__, rank, folder, files) for rank in range(STAGES)]
     try:
         deadline = time.monotonic() + DEADLINE_S
@@ -244,7 +278,7 @@ def train_all(folder: Path, cases: Sequence[Case]) -> dict[Case, list[dict[str, 
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
     """What each rank found, by case."""
     pytest.importorskip("torchtitan")
-    return train_all(tmp_path_factory.mktemp("titan"), CASES)
+    return train_all(tmp_path_factory.mktemp("titan"), tuple(dict.fromkeys((*CASES, *EXPORTED, *OWN.values()))))
 
 
 @pytest.mark.parametrize(("accumulated", "tolerance"), [(1, 1e-6), (2, 5e-6)])
@@ -255,7 +289,7 @@ def test_a_plan_trains_as_torchs_own_runtime(
 
     Where gradients are accumulated over two calls a step, they are sums of other orders.
     """
-    runs = (trained[schedule, runtime, accumulated] for schedule, runtime, _ in CASES[:2])
+    runs = (trained[planned, runtime, accumulated] for planned, runtime, _ in CASES[:2])
     for theirs, ours in zip(*runs, strict=True):
         assert len(set(theirs["norms"])) == STEPS
         assert ours["norms"] == pytest.approx(theirs["norms"], rel=1e-5)
@@ -263,6 +297,20 @@ def test_a_plan_trains_as_torchs_own_runtime(
         assert ours["parameters"].keys() == theirs["parameters"].keys()
         for name, value in theirs["parameters"].items():
             torch.testing.assert_close(ours["parameters"][name], value, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("case", EXPORTED)
+def test_torch_trains_by_an_export_as_by_its_own_schedule(
+    trained: dict[Case, list[dict[str, Any]]], case: Case, record_property: Callable[[str, object], None]
+) -> None:
+    """Its settings, or its pipelining.py, in torchtitan's trainer: 3 AdamW steps, every parameter to 1e-6."""
+    theirs, ours = trained[OWN[case[0]]], trained[case]
+    assert ours[0]["norms"] == pytest.approx(theirs[0]["norms"], rel=1e-5)
+    wanted, found = ({k: v for rank in one for k, v in rank["parameters"].items()} for one in (theirs, ours))
+    assert found.keys() == wanted.keys()
+    record_property("difference", max(float((found[name] - wanted[name]).abs().max()) for name in wanted))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0)
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +18,9 @@ from hypothesis import strategies as st
 from rtk.cli import export, import_
 from rtk.planners.pipeline import plan_from_orders, plan_pipeline
 from rtk.planners.shape import Shape
-from rtk.runners.torch_csv import (
-    from_torch_csv,
-    not_carried,
-    splits_backward,
-    to_torch_comms_csv,
-    to_torch_csv,
-    torchtitan_parts,
-)
+from rtk.runners.titan_files import torchtitan_parts
+from rtk.runners.torch_comms import to_torch_comms_csv
+from rtk.runners.torch_csv import from_torch_csv, not_carried, splits_backward, to_torch_csv
 from rtk.schemas.documents import canonical, parse_document, read_document, write_document
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import Kind, Operation, Schedule, print_order
@@ -292,7 +288,8 @@ def test_export_writes_a_file_and_says_what_it_leaves_out(
     assert said == ("", "warning: left out, for a CSV holds orders only: the cut into layers, costs, the prediction\n")
     assert Path(files.out).read_text() == ONE_F_ONE_B
     out, _ = run(capsys, export, files.plan, "--to", "torch-csv", "-o", files.out, "--json")
-    assert json.loads(out) == {"written": files.out, "format": "torch-csv", "ranks": 2}
+    lost = ["the cut into layers", "costs", "the prediction"]
+    assert json.loads(out) == {"written": files.out, "format": "torch-csv", "ranks": 2, "lost": lost}
 
 
 @given(
@@ -362,8 +359,8 @@ def rendezvous(plan: Plan) -> None:
 
 
 def test_export_with_messages(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
-    """--comms writes torch's compute_comms form."""
-    out, _ = run(capsys, export, files.plan, "--to", "torch-csv", "--comms")
+    """torch-comms is torch's compute_comms form: a receive where the message is sent, by the plan's times."""
+    out, _ = run(capsys, export, files.plan, "--to", "torch-comms")
     assert out == (
         "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n"
         "1UNSHARD,1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1RESHARD,1REDUCE_GRAD\n"
@@ -376,28 +373,43 @@ def test_split_backward_comes_with_a_warning(capsys: pytest.CaptureFixture[str],
     split = plan_pipeline(PROFILE, Shape(2, 1, 2), "zero-bubble")
     assert splits_backward(split)
     write_document(files.plan, split)
-    for more in ((), ("--comms",)):
-        said = run(capsys, export, files.plan, "--to", "torch-csv", *more)[1]
+    for form in ("torch-csv", "torch-comms"):
+        said = run(capsys, export, files.plan, "--to", form)[1]
         assert "wrong gradients for them under fully_shard" in said
 
 
 def test_export_for_torchtitan(capsys: pytest.CaptureFixture[str], files: SimpleNamespace) -> None:
-    """A folder of the orders and of ParallelismConfig's arguments, the cut among them; again gives the same bytes."""
+    """A folder of the orders, without and with messages, and of settings, the cut among them; again the same bytes."""
     write_document(files.plan, plan_pipeline(PROFILE, Shape(2, 3, 2), "1f1b"))
     for _ in range(2):
         _, said = run(capsys, export, files.plan, "--to", "torchtitan", "-o", files.out)
-        assert said == "warning: left out, for a CSV holds orders only: costs, the prediction\n"
-        csv = Path(files.out) / "schedule.csv"
+        assert said == "warning: left out, for its settings hold orders, cut and degrees only: costs, the prediction\n"
+        folder = Path(files.out)
+        csv = folder / "schedule.csv"
+        assert sorted(file.name for file in folder.iterdir()) == [
+            "parallelism.json", "parallelism.toml", "pipelining.py", "schedule-comms.csv", "schedule.csv",
+        ]  # fmt: skip
+        compile((folder / "pipelining.py").read_text(), "pipelining.py", "exec")
+        assert (folder / "schedule-comms.csv").read_text() == to_torch_comms_csv(read_document(files.plan, Plan))
+        lines = tomllib.loads((folder / "parallelism.toml").read_text())
+        assert lines["training"] == {"local_batch_size": 2}
+        parts = lines["parallelism"].pop("module_fqns_per_model_part")
+        assert parts == [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]
         assert csv.read_text() == ONE_F_ONE_B
-        assert json.loads((Path(files.out) / "parallelism.json").read_text()) == {
-            "pipeline_parallel_degree": 2,
-            "data_parallel_replicate_degree": 3,
-            "data_parallel_shard_degree": 1,
-            "pipeline_parallel_schedule": "1F1B",
-            "pipeline_parallel_schedule_csv": str(csv),
-            "module_fqns_per_model_part": [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]],
-        }
-    for wrong in (("-o", "-"), ("-o", files.out, "--comms"), ("-o", files.csv), ("-o", f"{files.out}/not/there")):
+        assert (
+            json.loads((Path(files.out) / "parallelism.json").read_text())
+            == {
+                "pipeline_parallel_degree": 2,
+                "data_parallel_replicate_degree": 3,
+                "data_parallel_shard_degree": 1,
+                "pipeline_parallel_schedule": "1F1B",
+                "pipeline_parallel_schedule_csv": str(csv),
+                "pipeline_parallel_microbatch_size": 1,
+                "module_fqns_per_model_part": [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]],
+            }
+            == {**lines["parallelism"], "module_fqns_per_model_part": torchtitan_parts(read_document(files.plan, Plan))}
+        )
+    for wrong in (("-o", "-"), ("-o", files.csv), ("-o", f"{files.out}/not/there")):
         with pytest.raises(InvalidInputError):
             run(capsys, export, files.plan, "--to", "torchtitan", *wrong)
 
@@ -414,7 +426,8 @@ def test_export_to_standard_output(capsys: pytest.CaptureFixture[str], files: Si
     out, _ = run(capsys, export, files.plan, "--to", "torch-csv")
     assert out == ONE_F_ONE_B
     out, _ = run(capsys, export, files.plan, "--to", "torch-csv", "--json")
-    assert json.loads(out) == {"csv": ONE_F_ONE_B, "format": "torch-csv", "ranks": 2}
+    lost = ["the cut into layers", "costs", "the prediction"]
+    assert json.loads(out) == {"csv": ONE_F_ONE_B, "format": "torch-csv", "ranks": 2, "lost": lost}
 
 
 @pytest.mark.wheel("import")

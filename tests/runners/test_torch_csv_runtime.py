@@ -1,4 +1,4 @@
-"""Torch's own runtime executes the exported CSVs, of loops and V's too, and trains as one process does.
+"""Torch's own runtime executes the exported CSVs, of loops, V's and pairs too, and trains as one process does.
 
 The file is also the program of one rank: it runs the schedules of CSV files one after the other and leaves its stages'
 parameters and last gradients beside them.
@@ -6,8 +6,9 @@ parameters and last gradients beside them.
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from rtk.planners.placement.problem import PlacedProblem, placed_problem, with_p
 from rtk.planners.placement.published import published_orders
 from rtk.planners.scheduling.problem import BACKWARD, FORWARD, KINDS, WEIGHT
 from rtk.planners.shape import Shape, plan_without_orders
-from rtk.runners.torch_csv import from_torch_csv, to_torch_comms_csv, to_torch_csv
+from rtk.runners.torch_comms import to_torch_comms_csv
+from rtk.runners.torch_csv import from_torch_csv, to_torch_csv
 from rtk.schemas.orders import Schedule
 from rtk.schemas.placement import loop_placement, v_placement
 from rtk.schemas.plan import Placement, Plan, Planner, plain_placement
@@ -33,7 +35,6 @@ if __name__ != "worker":  # which knows no package of tests
     from ..warm import fork
 
 RANKS, MICROBATCHES, WIDTH = 4, 8, 8
-SHAPE = Shape(RANKS, 1, MICROBATCHES)
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "zero-bubble", "gpipe")
 # Published orders for two stages a rank, and one of nobody's: stage 3 and 4 are on one rank, though it is no V.
 PLACEMENTS: dict[str, Placement] = {
@@ -41,10 +42,21 @@ PLACEMENTS: dict[str, Placement] = {
     "ZB-V": v_placement(RANKS),
     "interleaved 1F1B": loop_placement(RANKS, 2),
     "odd": ((0, 5), (1, 7), (3, 4), (2, 6)),
+    "DualPipeV": v_placement(RANKS),  # torch's own orders, with its pairs
+    "1f1b, 2 ranks": plain_placement(2),
+    "zero-bubble, 2 ranks": plain_placement(2),
+    "interleaved 1F1B, 2 ranks": loop_placement(2, 2),
+    "ZB-V, 2 ranks": v_placement(2),
+    "DualPipeV, 2 ranks": v_placement(2),
 }
-FORMATS = {"compute_only": to_torch_csv, "compute_comms": to_torch_comms_csv}
+FORMATS: dict[str, Callable[[Plan], str]] = {
+    "compute_only": to_torch_csv,
+    "compute_comms": to_torch_comms_csv,
+    "just_in_time": partial(to_torch_comms_csv, ahead=0),
+    "ahead": partial(to_torch_comms_csv, ahead=2),
+}
 RATE, STEPS = 0.5, 3
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def make_profile(stages: int) -> Profile:
@@ -81,14 +93,19 @@ def make_batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_plan(name: str) -> Plan:
-    """One pipeline of four ranks."""
+    """One pipeline."""
     placement = PLACEMENTS[name]
-    profile = make_profile(sum(map(len, placement)))
-    if name in SCHEDULES:
-        return plan_pipeline(profile, SHAPE, name)
-    empty = plan_without_orders(profile, SHAPE, Planner("by hand", "1", {}), placement)
-    problem = placed_problem(empty, split=name != "interleaved 1F1B")
-    orders = one_after_another(problem) if name == "odd" else dict(published_orders(problem))[name]
+    profile, shape = make_profile(_count(placement)), Shape(len(placement), 1, MICROBATCHES)
+    kind = name.partition(",")[0]
+    if kind in SCHEDULES:
+        return plan_pipeline(profile, shape, kind)
+    if kind == "DualPipeV":
+        found = from_torch_csv(torchs_own("DualPipeV", len(placement)), "torch")
+        profile, shape = replace(profile, overlap=0.8), replace(shape, overlap=True)
+        return plan_from_orders(profile, found.orders, shape, "import", "torch", placement, found.pairs)
+    empty = plan_without_orders(profile, shape, Planner("by hand", "1", {}), placement)
+    problem = placed_problem(empty, split=kind != "interleaved 1F1B")
+    orders = one_after_another(problem) if kind == "odd" else dict(published_orders(problem))[kind]
     return with_placed_orders(empty, problem, orders)
 
 
@@ -113,23 +130,25 @@ def values(stage: nn.Module) -> list[torch.Tensor]:
     return [value for parameter in found for value in (parameter.detach(), parameter.grad) if value is not None]
 
 
-def run_rank(rank: int, folder: Path, files: Mapping[str, tuple[tuple[int, ...], int]]) -> None:
+def run_rank(rank: int, ranks: int, folder: Path, files: Mapping[str, tuple[tuple[int, ...], int]]) -> None:
     """Train under every schedule on this rank, in torch's runtime, from fresh parameters.
 
     Args:
         rank: this one's.
+        ranks: how many there are.
         folder: where ranks meet.
         files: which stages this rank has of how many, by the schedule's file.
     """
     torch.set_num_threads(1)
-    meeting = f"file://{folder / 'store'}"
-    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
+    meeting = f"file://{folder / f'store-{ranks}'}"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
     inputs, targets = make_batch()
     for csv_file, (held, count) in files.items():
         modules = {stage: make_model(count)[stage] for stage in held}
         stages = [PipelineStage(module, stage, count, torch.device("cpu")) for stage, module in modules.items()]
         runtime = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=mse_loss)  # type: ignore[no-untyped-call]
-        runtime._load_csv(csv_file, format=Path(csv_file).suffix[1:])  # type: ignore[arg-type]
+        is_bare = csv_file.endswith("compute_only")
+        runtime._load_csv(csv_file, format="compute_only" if is_bare else "compute_comms")
         optimizer = torch.optim.SGD(nn.ModuleList(modules.values()).parameters(), lr=RATE)
         for _ in range(STEPS):
             optimizer.zero_grad()
@@ -142,21 +161,23 @@ def run_rank(rank: int, folder: Path, files: Mapping[str, tuple[tuple[int, ...],
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[torch.Tensor]]]:
-    """Parameters and gradients of each stage, by file, as torch's runtime trained them on four processes."""
+    """Parameters and gradients of each stage, by file, as torch's runtime trained them on a process a rank."""
     folder = tmp_path_factory.mktemp("torch")
     files = {folder / f"{name}.{form}": placement for name, placement in PLACEMENTS.items() for form in FORMATS}
     for file in files:
         file.write_text(FORMATS[file.suffix[1:]](make_plan(file.stem)))
     counts = {file: _count(placement) for file, placement in files.items()}
     ranks = [
-        fork(__file__, rank, folder, {str(file): (held[rank], counts[file]) for file, held in files.items()})
-        for rank in range(RANKS)
+        fork(__file__, rank, world, folder, {str(file): (held[rank], counts[file]) for file, held in own.items()})
+        for world in (2, RANKS)
+        for own in ({file: held for file, held in files.items() if len(held) == world},)
+        for rank in range(world)
     ]
     try:
         deadline = time.monotonic() + DEADLINE_S
         for rank in ranks:
             rank.join(max(0.0, deadline - time.monotonic()))
-        assert [rank.exitcode for rank in ranks] == [0] * RANKS
+        assert {rank.exitcode for rank in ranks} == {0}
     finally:
         for rank in ranks:
             rank.kill()
@@ -171,7 +192,7 @@ def _count(placement: Placement) -> int:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_torch_trains_as_one_process(trained: dict[str, list[list[torch.Tensor]]], name: str, form: str) -> None:
-    """4 ranks of one or two stages, 8 micro-batches, 3 steps of SGD: every parameter and gradient to 1e-12."""
+    """2 and 4 ranks of one or two stages, 8 micro-batches, 3 steps of SGD: every parameter and gradient to 1e-12."""
     count = _count(PLACEMENTS[name])
     model = make_model(count)
     inputs, targets = make_batch()
@@ -193,9 +214,9 @@ def test_torchs_own_gpipe_is_ours() -> None:
     """What torch generates is imported as a valid plan with the orders of our own planner."""
     # Its 1F1B will not do: torch 2.13 numbers the last rank's forwards from 1, in the table though not in execution.
     text = written(_schedule_visualizer.get_schedule_ops("GPipe", RANKS, MICROBATCHES))
-    even = Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * RANKS)
-    made = plan_from_orders(even, from_torch_csv(text, "torch").orders, SHAPE, "import", "torch")
-    assert made.workers == plan_pipeline(even, SHAPE, "gpipe").workers
+    even, shape = Profile((Layer((LayerCost(1.0, 1.0, 1.0),)),) * RANKS), Shape(RANKS, 1, MICROBATCHES)
+    made = plan_from_orders(even, from_torch_csv(text, "torch").orders, shape, "import", "torch")
+    assert made.workers == plan_pipeline(even, shape, "gpipe").workers
 
 
 @pytest.mark.parametrize(
@@ -210,16 +231,21 @@ def test_torchs_own_gpipe_is_ours() -> None:
 def test_torchs_own_schedules_of_several_stages_are_imported(schedule: str, placement: Placement) -> None:
     """What torch generates for two stages a rank is a valid plan with that placement, and is written back as it was:
     DualPipeV's pairs too, where a profile says what they take, else one after the other."""
-    text = written(_schedule_visualizer.get_schedule_ops(schedule, RANKS, MICROBATCHES, num_stages_per_rank=2))
+    text, plain = torchs_own(schedule, RANKS), Shape(RANKS, 1, MICROBATCHES)
     found = from_torch_csv(text, "torch")
     assert found.placement == placement
     assert any(found.pairs) == (schedule == "DualPipeV")
-    made = plan_from_orders(make_profile(2 * RANKS), found.orders, SHAPE, "import", "torch", found.placement)
+    made = plan_from_orders(make_profile(2 * RANKS), found.orders, plain, "import", "torch", found.placement)
     assert made.templates[0].placement == placement
     assert re.findall(r"\d+[FIWB]\d+", to_torch_csv(made)) == re.findall(r"\d+[FIWB]\d+", text)
-    profile, shape = replace(make_profile(2 * RANKS), overlap=0.8), replace(SHAPE, overlap=any(found.pairs))
+    profile, shape = replace(make_profile(2 * RANKS), overlap=0.8), replace(plain, overlap=any(found.pairs))
     kept = plan_from_orders(profile, found.orders, shape, "import", "torch", found.placement, found.pairs)
     assert from_torch_csv(to_torch_csv(kept), "again") == found
+
+
+def torchs_own(schedule: str, ranks: int) -> str:
+    """The orders that torch generates for two stages a rank, as a compute_only file."""
+    return written(_schedule_visualizer.get_schedule_ops(schedule, ranks, MICROBATCHES, num_stages_per_rank=2))
 
 
 def written(actions: Iterable[Iterable[Any]]) -> str:

@@ -13,6 +13,7 @@ def test_documents_have_their_names() -> None:
         "atlas",
         "checkpoint",
         "detection",
+        "diagnosis",
         "plan",
         "profile",
         "replay",

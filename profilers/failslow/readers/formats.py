@@ -15,6 +15,7 @@ from ....schemas.documents import unique_keys
 from ....schemas.errors import InvalidInputError
 from ....schemas.quantities import print_apart, print_time
 from ..tracker import EpisodeChange, Mode, Tracker
+from .lines import NUMBER, number_in, number_text, plain, rank_of
 from .reading import SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed
 
 # Rows with named values: CSV, JSON lines (those of `rtk run --json` among them), and bare numbers.
@@ -280,12 +281,6 @@ class Numbers(LineReader):
 # (`[rank0]:`, `[default0]:`) or srun (`0:`) put it there.
 
 
-_LONGEST = 8192  # of a line, what is looked at
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-_RANK = re.compile(rb"\s*(?:\[(?:rank|default)(\d{1,9})\]:|(\d{1,9}):\s)")
-_NUMBER = rb"([-+]?(?:[0-9][0-9.]{0,30}(?:[eE][-+]?[0-9]{1,4})?|nan|NaN|inf))"
-
-
 class Megatron(LineReader):
     """Megatron-LM: `iteration 10/ 500 | elapsed time per iteration (ms): 512.3 | ... | global batch size: 64 | ...`.
 
@@ -294,21 +289,21 @@ class Megatron(LineReader):
     """
 
     NAME: ClassVar[str] = "megatron"
-    _MARK = b"elapsed time per iteration (ms)"
-    _TIME = re.compile(re.escape(_MARK) + rb"\s*[:=]\s*" + _NUMBER)
+    MARK: ClassVar[bytes] = b"elapsed time per iteration (ms)"
+    _TIME = re.compile(re.escape(MARK) + rb"\s*[:=]\s*" + NUMBER)
     _ITERATION = re.compile(rb"iteration\s+(\d{1,15})\s*/")
     _BATCH = re.compile(rb"global batch size:\s*(\d{1,15})")
 
     def read(self, line: bytes) -> LineReading | None:
         """The time of the iterations that a line tells of."""
-        if self._MARK not in line:
+        if self.MARK not in line:
             return None
-        line = _plain(line)
+        line = plain(line)
         match = self._TIME.search(line)
         if match is None:
             return None
-        size = _number(self._BATCH, line)
-        return LineReading(_time(match[1], b"ms"), _number(self._ITERATION, line), _rank(line), size or None)
+        size = number_in(self._BATCH, line)
+        return LineReading(_time(match[1], b"ms"), number_in(self._ITERATION, line), rank_of(line), size or None)
 
 
 class NanoGpt(LineReader):
@@ -319,7 +314,7 @@ class NanoGpt(LineReader):
     """
 
     NAME: ClassVar[str] = "nanogpt"
-    _LINE = re.compile(rb"\biter\s+(\d{1,15})\b.*?\bloss\b.*?\btime:?\s*" + _NUMBER + rb"\s*(ms|s)\b")
+    _LINE = re.compile(rb"\biter\s+(\d{1,15})\b.*?\bloss\b.*?\btime:?\s*" + NUMBER + rb"\s*(ms|s)\b")
     _EVALUATION = re.compile(rb"\bstep\s+(\d{1,15}): train loss ")
 
     def __init__(self) -> None:
@@ -330,15 +325,15 @@ class NanoGpt(LineReader):
         """The time of the iteration that a line tells of."""
         if b"loss" not in line:
             return None
-        line = _plain(line)
+        line = plain(line)
         match = self._LINE.search(line)
         if match is None:
-            self._evaluated = _number(self._EVALUATION, line) if b"train loss" in line else self._evaluated
+            self._evaluated = number_in(self._EVALUATION, line) if b"train loss" in line else self._evaluated
             return None
         iteration = int(match[1])
         if iteration == self._evaluated:
             return None
-        return LineReading(_time(match[2], match[3]), iteration, _rank(line))
+        return LineReading(_time(match[2], match[3]), iteration, rank_of(line))
 
 
 class _TokenWindow(NamedTuple):
@@ -357,7 +352,9 @@ class TorchTitan(LineReader):
     """
 
     NAME: ClassVar[str] = "torchtitan"
-    _STEP = re.compile(rb"(validate )?step:\s*(\d{1,15})\s+loss:.*?\btps:\s*([0-9][0-9,.]{0,30})")
+    STEP: ClassVar[re.Pattern[bytes]] = re.compile(
+        rb"(validate )?step:\s*(\d{1,15})\s+loss:.*?\btps:\s*([0-9][0-9,.]{0,30})"
+    )
     _CLOCK = re.compile(rb"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[,.](\d{3})")
     _START = b"Training starts at step"
 
@@ -370,19 +367,19 @@ class TorchTitan(LineReader):
         """The mean time of the iterations since the line before."""
         if b"step" not in line:
             return None
-        line = _plain(line)
+        line = plain(line)
         if self._START in line:
-            self._windows.pop(_rank(line), None)
+            self._windows.pop(rank_of(line), None)
             return None
-        match = self._STEP.search(line)
+        match = self.STEP.search(line)
         if match is None:
             return None
-        rank, step = _rank(line), int(match[2])
+        rank, step = rank_of(line), int(match[2])
         before, here = self._windows.get(rank), _TokenWindow(step, self._clock(line))
         self._windows[rank] = here
         if match[1] or before is None or step <= before.step:
             return None
-        rate = number_of(match[3].replace(b",", b""), "tps")
+        rate = number_of(number_text(match[3]), "tps")
         if rate <= 0:
             raise InvalidInputError(f"tps is {rate:g}: nothing was computed", fix="remove the line")
         # How many tokens an iteration has, on each of the devices among which tps divides them.
@@ -439,40 +436,23 @@ class DlLogger(LineReader):
     """DLLogger lines of MLPerf's graph network: `DLL 2024-... - Iteration 10 | ... | iteration_time : 12.3 ms`."""
 
     NAME: ClassVar[str] = "dllogger"
-    _LINE = re.compile(
-        rb"\bDLL\b.*?\bIteration:?\s*(\d{1,15}).*?\biteration_time\s*:\s*" + _NUMBER + rb"\s*(ms|us|s)\b"
-    )
+    _LINE = re.compile(rb"\bDLL\b.*?\bIteration:?\s*(\d{1,15}).*?\biteration_time\s*:\s*" + NUMBER + rb"\s*(ms|us|s)\b")
 
     def read(self, line: bytes) -> LineReading | None:
         """The time of the iteration that a line tells of."""
         if b"iteration_time" not in line:
             return None
-        line = _plain(line)
+        line = plain(line)
         match = self._LINE.search(line)
-        return LineReading(_time(match[2], match[3]), int(match[1]), _rank(line)) if match else None
-
-
-def _plain(line: bytes) -> bytes:
-    line = line[:_LONGEST]
-    return _COLOUR.sub(b"", line) if b"\x1b" in line else line
+        return LineReading(_time(match[2], match[3]), int(match[1]), rank_of(line)) if match else None
 
 
 def _time(number: bytes, unit: bytes) -> float:
     words = f"{number.decode()} {unit.decode()}"
-    return checked_time(number_of(number, "an iteration time") * SECONDS_OF[unit.decode()], words)
+    return checked_time(number_of(number_text(number), "an iteration time") * SECONDS_OF[unit.decode()], words)
 
 
-def _number(pattern: re.Pattern[bytes], line: bytes) -> int | None:
-    match = pattern.search(line)
-    return int(match[1]) if match else None
-
-
-def _rank(line: bytes) -> str | None:
-    match = _RANK.match(line)
-    return (match[1] or match[2]).decode() if match else None
-
-
-# Logs recognise themselves, line by line; rows are known by their first line (`_by_first_line`).
+# Logs recognise themselves, line by line; rows are known by their first line (`rows_by_first_line`).
 _ROWS: tuple[type[LineReader], ...] = (Csv, JsonLines, Numbers)
 _LOGS: tuple[type[LineReader], ...] = (Megatron, TorchTitan, NanoGpt, MlPerf, DlLogger)
 READERS: dict[str, type[LineReader]] = {reader.NAME: reader for reader in (*_ROWS, *_LOGS)}
@@ -501,7 +481,7 @@ class Recognised:
         if not self._listening:
             if not line.strip() or line.lstrip().startswith(b"#"):
                 return None
-            self.reader = _by_first_line(line)
+            self.reader = rows_by_first_line(line)
             if self.reader is not None:
                 return self.reader.read(line)
             self._listening = [kind() for kind in _LOGS]
@@ -513,7 +493,7 @@ class Recognised:
         return None
 
 
-def _by_first_line(line: bytes) -> LineReader | None:
+def rows_by_first_line(line: bytes) -> LineReader | None:
     """The format of rows with that first line; None: it is a log, or nothing known."""
     text = line.strip()
     if text.startswith(b"{"):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience.membership import Member, leavers
-from rtk.runners.resilience.protocol import Epoch, Job
+from rtk.runners.resilience.protocol import Epoch, Job, Leaving
 from rtk.runners.resilience.worker_rules import plan_of
 from rtk.schemas.resumption import layers_in
 
@@ -21,7 +21,7 @@ RANGES = st.tuples(st.integers(0, 6), st.integers(1, 3)).map(lambda one: ((one[0
 def test_who_goes_at_once_has_no_layer_in_common(held: list[tuple[tuple[int, int], ...]]) -> None:
     """And nobody else could go with them; nobody goes while somebody is lost, and all go where nothing is shared."""
     holdings = {str(number): ranges for number, ranges in enumerate(held)}
-    members = {name: Member(name, None, "", (0, 0), ranges, is_leaving=True) for name, ranges in holdings.items()}
+    members = {name: Member(name, None, "", (0, 0), ranges, leaving=Leaving()) for name, ranges in holdings.items()}
     assert leavers(members, members, is_sharded=False) == tuple(members)
     assert leavers(members, [*members, "lost"], is_sharded=True) == ()
     going = leavers(members, members, is_sharded=True)

@@ -10,7 +10,8 @@ Its training thread may hang while its process lives: then it says where it is w
 waits in vain complains at times; whoever complains leaves its epoch, and others miss it.
 
 A worker may have several ranks, each a process with a share of the same layers: rank r works with rank r of the others,
-and all ranks of a worker execute each operation together.
+and all ranks of a worker execute each operation together. One that has lost ranks may go on with fewer: each of them
+then works with all those whose number leaves its own over, divided by how many there are.
 """
 
 import random
@@ -44,6 +45,7 @@ from rtk.runners.resilience.events import (
 )
 from rtk.runners.resilience.membership import layers_at, live_places
 from rtk.runners.resilience.protocol import (
+    WHOLE,
     Copy,
     End,
     Epoch,
@@ -58,8 +60,11 @@ from rtk.runners.resilience.protocol import (
     RankAssignment,
     Ready,
     Refused,
+    Reshape,
+    Reshaped,
     Returning,
     Saved,
+    StateLost,
     StepTerms,
     Vote,
     Whereabouts,
@@ -113,7 +118,7 @@ from rtk.schemas.protocols import Hand, Replan, Replanned, Resume
 from rtk.schemas.resumption import LedgerEntry, Rest, Standing, layers_in, ledger_entries
 
 from ...strategies import number_of
-from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact
+from .toy_progress import Kept, ToyOffice, ToyProgress, ToyRun, ToySum, is_exact, seats_in
 
 # How a training thread hangs: in an operation, or in a wait that nothing wakes; or where nobody answers for it.
 Hang = Literal["computing", "waiting", "mute"]
@@ -268,6 +273,7 @@ class ToyTraining:
         forgets: of 100 messages of an iteration, how many are not kept.
         regroups: whether workers tell what they have of an iteration.
         is_sharded: whether peers share the optimizer's state; who holds what of it shows elsewhere.
+        degrees: smaller numbers of ranks that can share a worker's layers.
     """
 
     counts: Mapping[int, float] = field(default_factory=dict)
@@ -278,6 +284,7 @@ class ToyTraining:
     forgets: int = 0
     regroups: bool = True
     is_sharded: bool = False
+    degrees: tuple[int, ...] = ()
 
 
 SMALL_NORM = 0.125
@@ -290,8 +297,9 @@ class ToyWorker:
 
     Attributes:
         pid: its number.
-        share: which of its worker's ranks it is.
-        ranks: how many the worker has.
+        share: which of its worker's ranks it is now.
+        ranks: how many the worker has, as far as it knows.
+        becomes: what it was told to be instead, and is not yet.
     """
 
     name: str
@@ -314,20 +322,29 @@ class ToyWorker:
     refused: bool = False
     hangs: Hang | None = None
     lies: bool = False
+    becomes: Reshape | None = None
 
     def __post_init__(self) -> None:
+        self.called, self.home = rank_name(self.name, self.share, self.ranks), (self.share, self.ranks)
+        self._begin()
+
+    def _begin(self) -> None:
         self.rules = WorkerRules(self.name, self.training.clip_norm, self.training.evaluates.__contains__)
 
-    @property
-    def called(self) -> str:
-        """What the process is called."""
-        return rank_name(self.name, self.share, self.ranks)
+    def reshape(self) -> Reshaped:
+        """Be what it was told to be; nothing is left of what it was."""
+        assert self.becomes is not None
+        self.share, self.ranks, self.becomes = self.becomes.rank, self.becomes.ranks, None
+        self.state = self.progress = self.run = self.kept = self.groups = None
+        self._begin()
+        return Reshaped(self.share, self.ranks)
 
     @property
-    def copies(self) -> list[Copy]:
-        """Those of its epoch that it has a part in."""
+    def received(self) -> list[Copy]:
+        """The copies of its epoch that it takes part of the state from."""
         assert self.epoch is not None
-        return [copy for copy in self.epoch.copies if copy.ranks is None or self.share in copy.ranks]
+        copies = [copy for copy in self.epoch.copies if copy.target == self.rules.rank]
+        return [copy for copy in copies if copy.ranks is None or self.share in copy.ranks]
 
     @property
     def epoch(self) -> Epoch | None:
@@ -344,7 +361,9 @@ class ToyWorker:
     def place(self) -> Place | None:
         """Its place in that plan, where it has one."""
         rank = self.rules.rank
-        return None if self.epoch is None or rank is None else place_of(self.epoch.seats[rank].place)
+        if self.epoch is None or rank is None or rank >= len(self.epoch.seats):
+            return None
+        return place_of(self.epoch.seats[rank].place)
 
     @property
     def in_iteration(self) -> int:
@@ -403,8 +422,7 @@ class ToyCluster:
     def start(self, called: str, not_before: int = 0) -> ToyWorker:
         """A new process, by what it is called, says hello."""
         self.connections += 1
-        share = rank_of(called)
-        pid = len(self.workers) + 1
+        share, pid = rank_of(called), len(self.workers) + 1
         worker = ToyWorker(worker_of(called), self.connections, pid, share, self.ranks, training=self.training)
         worker.outbox.append(self._hello(worker, not_before, None))
         self.workers.append(worker)
@@ -570,8 +588,9 @@ class ToyCluster:
             None,
             evaluates,
             self.training.regroups,
-            worker.share,
-            worker.ranks,
+            *worker.home,
+            degrees=self.training.degrees,
+            shape=None if (now := (worker.share, worker.ranks)) == worker.home else now,
         )
 
     def _hear(self, worker: ToyWorker) -> None:
@@ -609,7 +628,10 @@ class ToyCluster:
         if isinstance(question, PlanRest):
             return planned_rest(question, self.resume)
         try:
-            return planned(question.number, self.replan(question.plan, question.crew, question.conditions))
+            found = self.replan(question.plan, question.crew, question.conditions)
+            if self.job.lower is not None:
+                found = replace(found, iteration_time_s=random.Random(repr(question.crew)).random())
+            return planned(question.number, found)
         except InfeasibleError as error:
             return planned(question.number, None, error.what)
 
@@ -662,15 +684,17 @@ class ToyCluster:
 
     def _can_work(self, worker: ToyWorker) -> bool:
         """Whether what it is to do next can be done."""
-        if worker.hangs:
-            return False
+        if worker.hangs or worker.becomes:
+            return not worker.hangs
         match worker.rules.action:
             case Listen():
                 return bool(worker.heard)
             case Connect(epoch):  # groups form while every seat's process lives and enters the same epoch
-                return all(self._seated(seat, epoch, n) is not None for seat in epoch.seats for n in range(self.ranks))
+                return all(self._seated(*seat, epoch) is not None for seat in seats_in(epoch.present))
+            case CopyState(epoch, rank) if rank >= len(epoch.seats):
+                return True  # who holds what of a sharded optimizer shows elsewhere
             case CopyState(epoch, rank):  # not where the coordinator did not know that it had gone over to other layers
-                received = [copy for copy in worker.copies if copy.target == rank]
+                received = worker.received
                 there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
                 is_complete = epoch.nothing_committed or there >= set(range(*self._layers(worker)))
                 sums = (
@@ -686,23 +710,26 @@ class ToyCluster:
                 return self._running(worker).is_done or self._can_all_go_on(worker)
             case EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
-                groups = worker.groups
-                others = [self._seated(seat, groups, n) for seat in groups.seats for n in range(self.ranks)]
+                others = [self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats)]
                 return all(other is not None and other.in_iteration >= iteration for other in others)
         return True
 
-    def _seated(self, seat: RankAssignment, epoch: Epoch, share: int) -> ToyWorker | None:
+    def _seated(self, seat: RankAssignment, share: int, epoch: Epoch) -> ToyWorker | None:
         there = (w for w in self.live() if (w.name, w.share) == (seat.worker, share))
         return next((w for w in there if w.groups == epoch), None)
 
     def _office(self, worker: ToyWorker) -> ToyOffice:
         return self.offices[worker.share]
 
+    def _others_offices(self, worker: ToyWorker) -> list[ToyOffice]:
+        """Those of other numbers that a worker serves that has fewer ranks."""
+        return self.offices[worker.share :: worker.ranks][1:]
+
     def _partners(self, worker: ToyWorker) -> list[ToyWorker | None]:
         """All ranks of a worker that execute its iteration with it, itself included; None: one that does not."""
         assert worker.groups is not None and worker.rules.rank is not None
         seat = worker.groups.seats[worker.rules.rank]
-        there = [self._seated(seat, worker.groups, share) for share in range(self.ranks)]
+        there = [self._seated(seat, share, worker.groups) for share in range(worker.ranks)]
         return [one if one and one.rules.action == worker.rules.action and not one.hangs else None for one in there]
 
     def _can_all_go_on(self, worker: ToyWorker) -> bool:
@@ -711,7 +738,7 @@ class ToyCluster:
 
     def _is_ready(self, seat: RankAssignment, epoch: Epoch, share: int) -> bool:
         """Whether a worker has come so far in an epoch that it can be examined."""
-        other = self._seated(seat, epoch, share)
+        other = self._seated(seat, share % (1 + len(seat.further)), epoch)
         return other is not None and not isinstance(other.rules.action, Connect | CopyState)
 
     def _layers(self, worker: ToyWorker) -> Layers:
@@ -721,9 +748,14 @@ class ToyCluster:
 
     def _work(self, worker: ToyWorker) -> None:
         """Do what comes next, and what follows from it at once."""
+        if worker.becomes:
+            self._say(worker, worker.reshape())
+            return
         match worker.rules.action:
             case Listen():
                 worker.rules.go_on(worker.heard.popleft())
+            case CopyState(epoch, rank) if rank >= len(epoch.seats):
+                worker.rules.go_on()
             case CopyState(epoch):
                 worker.rules.go_on(self._state_taken(worker, epoch))
             case ExamineGroups(epoch, rank):
@@ -747,7 +779,8 @@ class ToyCluster:
         if isinstance(rules.action, CopyState):
             self._send_copies(worker, rules.action)
         elif isinstance(rules.action, Retire):
-            worker.ended = rules.action.end
+            end = rules.action.end
+            worker.ended, worker.becomes = (None, end) if isinstance(end, Reshape) else (end, None)
 
     def _do_at_once(self, worker: ToyWorker, action: Action) -> Saved | Published | Standing | None:
         match action:
@@ -791,32 +824,32 @@ class ToyCluster:
         worker.outbox.append(message)
 
     def _send_copies(self, worker: ToyWorker, action: CopyState) -> None:
-        for copy in worker.copies:
+        for copy in action.epoch.copies:
             # One that has gone over to another stage already, and could not yet say so, has nothing to send.
             held = worker.state or {}
             if copy.source == action.rank and set(range(*copy.layers)) <= set(held):
-                self.mail[action.epoch.epoch, copy, worker.share] = copy_of(
-                    {layer: held[layer] for layer in range(*copy.layers)}
-                )
+                sent = {layer: held[layer] for layer in range(*copy.layers)}
+                for share in range(worker.share, self.ranks, worker.ranks):
+                    self.mail[action.epoch.epoch, copy, share] = copy_of(sent)
         for one in rest_of(action.epoch).copies:
-            if one.source == action.epoch.seats[action.rank].place:
+            if one.source == action.epoch.present[action.rank].place:
                 assert worker.progress is not None, "who sends a sum has told that it has it"
                 sums = {layer: worker.progress.sums[layer] for layer in range(*one.layers)}
                 self._office(worker).sums[action.epoch.epoch, one] = sums
 
-    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready:
+    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready | StateLost:
         """What it has of its layers, and the rest from the mail."""
         wanted = self._layers(worker)
         own = (worker.state if worker.rules.holds is not None else None) or {}
         if epoch.nothing_committed:
             own = {layer: [] for layer in range(*wanted)}
-        for copy in worker.copies:
-            if copy.target == worker.rules.rank:
-                own |= copy_of(self.mail[epoch.epoch, copy, worker.share])
+        for copy in worker.received:
+            own |= copy_of(self.mail[epoch.epoch, copy, worker.share])
         worker.state = {layer: own[layer] for layer in range(*wanted)}
         sums = self._sums_taken(worker, epoch) if epoch.rest is not None else {}
         made = self.made.get(worker.name, "as all others") if epoch.nothing_committed else None
-        said = tuple((layer, made) for layer in range(*wanted) if made is not None)
+        whole = WHOLE if len({len(seat.further) for seat in epoch.seats}) > 1 else ""
+        said = tuple((layer, whole + made) for layer in range(*wanted) if made is not None)
         return Ready(epoch.epoch, wanted, said, tuple((layer, repr(one)) for layer, one in sorted(sums.items())))
 
     def _sums_taken(self, worker: ToyWorker, epoch: Epoch) -> dict[int, ToySum]:
@@ -882,7 +915,8 @@ class ToyCluster:
             if worker.progress is None or worker.progress.iteration != iteration:
                 worker.progress = ToyProgress(iteration)
             steps = {layer: len(taken) for layer, taken in worker.state.items()}
-            worker.run = ToyRun(worker.groups, worker.rules.rank, worker.progress, self._office(worker), steps)
+            offices = self._office(worker), self._others_offices(worker)
+            worker.run = ToyRun(worker.groups, worker.rules.rank, worker.progress, *offices, steps)
         return worker.run
 
     def _execute(self, worker: ToyWorker) -> bool:
@@ -915,9 +949,9 @@ class ToyCluster:
         ledger = run.ledger()
         last = self.job.plan.templates[0].stages[-1].layers[1] - 1
         losses = self._losses(iteration, ledger.get(last, ()))
-        is_last = worker.share == self.ranks - 1 and run.layers[1] == last + 1
+        is_last = worker.share == worker.ranks - 1 and run.layers[1] == last + 1
         is_finite = not (iteration in self.not_finite and is_last)
-        norms = tuple((layer, self._square(worker, iteration) / self.ranks) for layer in self._first_held(worker))
+        norms = tuple((layer, self._square(worker, iteration) / worker.ranks) for layer in self._first_held(worker))
         told = None if run.program.rest is None else ledger_entries(ledger)
         return Vote(run.epoch.epoch, iteration, is_finite, tuple(run.done), losses, norms=norms, ledger=told)
 

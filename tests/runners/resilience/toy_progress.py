@@ -4,7 +4,7 @@ It executes the programs of real workers (runners/program.py), one instruction a
 last. A gradient is the micro-batch that it is of, and the state; a sum is all that is in it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from rtk.runners.program import (
     lower,
     lower_rest,
 )
-from rtk.runners.resilience.protocol import Epoch
+from rtk.runners.resilience.protocol import Epoch, RankAssignment
 from rtk.runners.resilience.worker_rules import plan_of
 from rtk.schemas.plan import Layers, Plan
 from rtk.schemas.resumption import (
@@ -119,15 +119,23 @@ class ToyRun:
         rank: its own.
         progress: what it has of it, which changes.
         office: between the workers.
+        others: those of other ranks of the peers, which this one serves as well.
         steps: by layer, how many its state has taken.
     """
 
     def __init__(
-        self, epoch: Epoch, rank: int, progress: ToyProgress, office: ToyOffice, steps: Mapping[int, int]
+        self,
+        epoch: Epoch,
+        rank: int,
+        progress: ToyProgress,
+        office: ToyOffice,
+        others: Sequence[ToyOffice],
+        steps: Mapping[int, int],
     ) -> None:
         is_rest = epoch.rest is not None and epoch.rest.iteration == progress.iteration
         self.program = _rest_program(epoch.plan, epoch.rest) if is_rest else _program(epoch.plan)
         self.epoch, self.rank, self.progress, self.office, self.steps = epoch, rank, progress, office, steps
+        self._served = [office, *others]
         self.layers = self.program.plan.stage_of(self.program.workers[rank]).layers
         self.done: list[int] = []
         self._ahead = list(self._pieces())
@@ -172,13 +180,15 @@ class ToyRun:
                 assert not is_kept or self._kept(message) in self.progress.kept, (
                     "what was not kept cannot be sent again"
                 )
-                self.office.messages.add((*self._key, message, to))
+                for office in self._served:
+                    office.messages.add((*self._key, message, to))
             case Compute(operation, layers, accumulates):
                 self._compute(operation, layers or self.layers, accumulates)
             case (_, GradientBucket(layers, _)):
                 own = {layer: tuple(self.progress.own.get(layer, ())) for layer in range(*layers)}
                 assert not self.progress.polluted & own.keys(), "there is more in its part than it says"
-                self.office.parts.setdefault((*self._key, layers), {})[self.rank] = own
+                for office in self._served:
+                    office.parts.setdefault((*self._key, layers), {})[self.rank] = own
             case GradientBucket(layers, _):
                 parts = self.office.parts[*self._key, layers].values()
                 for layer in range(*layers):
@@ -236,6 +246,11 @@ class ToyRun:
 def is_exact(one: ToySum, iteration: int, steps: int, microbatches: int) -> bool:
     """Whether a sum has every micro-batch once, of this state."""
     return one == tuple(ToyGradient(number, iteration, steps) for number in range(microbatches))
+
+
+def seats_in(seats: Sequence[RankAssignment]) -> Iterator[tuple[RankAssignment, int]]:
+    """All processes of some workers: each with its worker's seat, and which of its ranks it is."""
+    return ((seat, share) for seat in seats for share in range(1 + len(seat.further)))
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,147 @@
+"""What readers have found so far, and which of it counts."""
+
+from collections import defaultdict
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from ...schemas.diagnosis import ToldSetting, UnreadSetting
+from ...schemas.text import near
+from .known import (
+    ENVIRONMENT,
+    LAUNCH_FLAGS,
+    MEGATRON,
+    NOBODY_READS,
+    OTHER_RENDEZVOUS,
+    OTHER_TORCHTITAN,
+    OTHER_VARIABLES,
+    PREFIXES,
+    RENDEZVOUS,
+    SECTIONS,
+    TORCHTITAN,
+    KnownName,
+    whole,
+)
+from .settings import JobSettings, Setting
+
+# Who overrules whom: the environment, a script that sets it anew, a program's own arguments, and who asks.
+VARIABLE, EXPORT, ARGUMENT, ASKED = 10, 20, 30, 40
+
+
+class _Ranked(NamedTuple):
+    strength: int
+    setting: Setting[Any]
+
+
+class Collected:
+    """Settings as they are found; the strongest of each counts, and of equals the last."""
+
+    def __init__(self) -> None:
+        self._found: defaultdict[str, list[_Ranked]] = defaultdict(list)
+        self._defaults: dict[str, Setting[Any]] = {}
+        self._unread: list[UnreadSetting] = []
+        self.count = 0
+
+    def note(self, known: KnownName, told: ToldSetting, strength: int) -> None:
+        """A setting that is known by its name; one whose value makes no sense is told as unreadable."""
+        self.count += 1
+        try:
+            value = known.parse(told.text)
+        except ValueError as error:
+            self.unread(told, "unreadable", str(error))
+            return
+        self._found[known.field].append(_Ranked(strength + known.rank, Setting(value, told)))
+
+    def put(self, field: str, value: Any, told: ToldSetting, strength: int = ARGUMENT) -> None:
+        """A setting that a reader has understood itself."""
+        self.count += 1
+        self._found[field].append(_Ranked(strength, Setting(value, told)))
+
+    def default(self, field: str, setting: Setting[Any]) -> None:
+        """What counts where nobody sets a field, by a program that is used here."""
+        self._defaults[field] = setting
+
+    def unread(self, told: ToldSetting, kind: Any, why: str) -> None:
+        """A setting that says nothing; `kind` as of `UnreadSetting`."""
+        self._unread.append(UnreadSetting(told, kind, why))
+
+    def variable(self, told: ToldSetting, strength: int = VARIABLE) -> None:
+        """A variable of the environment."""
+        name = told.name
+        if name in ENVIRONMENT:
+            self.note(ENVIRONMENT[name], told, strength)
+        elif name.startswith("PET_"):
+            self.launch_flag("--" + name.removeprefix("PET_").lower().replace("_", "-"), told, strength)
+        elif name in NOBODY_READS:
+            why = "neither NCCL nor torch reads it, though a training script of one's own may"
+            self.unread(told, "ignored", why)
+        elif name.startswith(PREFIXES) and name not in OTHER_VARIABLES:
+            meant = near(name, [*ENVIRONMENT, *OTHER_VARIABLES], 0.8)
+            self.unread(told, "unknown", f"did you mean {meant}?" if meant else "torch 2.13 does not read it")
+
+    def launch_flag(self, flag: str, told: ToldSetting, strength: int = ARGUMENT) -> None:
+        """An argument of torchrun or ft_launcher, with dashes between its words."""
+        if flag in LAUNCH_FLAGS:
+            self.note(LAUNCH_FLAGS[flag], told, strength)
+        elif flag == "--nnodes":
+            self._node_range(told, strength)
+        elif flag in ("--rdzv-conf", "--ft-rank-section-timeouts"):
+            self._pairs(flag, told, strength)
+        elif flag == "--standalone":
+            self.put("rendezvous", "c10d", told, strength)
+
+    def _node_range(self, told: ToldSetting, strength: int) -> None:
+        least, _, most = told.text.partition(":")
+        try:
+            numbers = whole(least), whole(most or least)
+        except ValueError:
+            if told.text.startswith("$"):  # a variable that only the job itself knows
+                numbers = None, None  # type: ignore[assignment]
+            else:
+                self.unread(told, "unreadable", "it is no number of nodes, and no range MIN:MAX")
+                return
+        self.put("min_nodes", numbers[0], told, strength)
+        self.put("max_nodes", numbers[1], told, strength)
+
+    def _pairs(self, flag: str, told: ToldSetting, strength: int) -> None:
+        """`key=value,…` of --rdzv-conf, `section:seconds,…` of --ft-rank-section-timeouts."""
+        between, names, others = ("=", RENDEZVOUS, OTHER_RENDEZVOUS) if flag == "--rdzv-conf" else (":", SECTIONS, None)
+        for pair in filter(None, told.text.split(",")):
+            key, _, text = pair.partition(between)
+            inner = ToldSetting(f"{flag} {key.strip()}", text.strip(), told.file, told.line)
+            if key.strip() in names:
+                self.note(names[key.strip()], inner, strength)
+            elif others is not None and key.strip() not in others:
+                self.unread(inner, "unknown", "torch's rendezvous does not read it")
+
+    def megatron(self, flag: str, told: ToldSetting) -> None:
+        """An argument of Megatron-LM, with dashes between its words; those that no rule asks for are left out."""
+        if flag in MEGATRON:
+            self.note(MEGATRON[flag], told, ARGUMENT)
+
+    def torchtitan(self, key: str, told: ToldSetting, strength: int = ARGUMENT) -> None:
+        """A key of torchtitan's configuration, `section.name`."""
+        if key in TORCHTITAN:
+            self.note(TORCHTITAN[key], told, strength)
+        elif key.startswith(("comm.", "fault_tolerance.")) and key not in OTHER_TORCHTITAN:
+            meant = near(key, [*TORCHTITAN, *OTHER_TORCHTITAN], 0.8)
+            self.unread(told, "unknown", f"did you mean {meant}?" if meant else "torchtitan's configuration lacks it")
+
+    def settings(self) -> JobSettings:
+        """What counts, with what stands against it."""
+        chosen: dict[str, Any] = dict(self._defaults)
+        doubles: list[tuple[ToldSetting, ToldSetting]] = []
+        for name in (one.name for one in fields(JobSettings)):
+            if found := self._found.get(name):
+                best = max(enumerate(found), key=lambda item: (item[1].strength, item[0]))[1].setting
+                chosen[name] = best
+                doubles += [
+                    (best.told, other.setting.told)
+                    for other in found
+                    if other.setting.value != best.value and _is_elsewhere(best.told, other.setting.told)
+                ]
+        return JobSettings(**chosen, doubles=tuple(dict.fromkeys(doubles)), unread=tuple(self._unread))
+
+
+def _is_elsewhere(one: ToldSetting, other: ToldSetting) -> bool:
+    """Whether two settings are no branches of one script: they have other names, or stand in other files."""
+    return one.file != other.file or one.name != other.name

@@ -1,0 +1,72 @@
+"""Time-outs of process groups in Python scripts; nothing is executed."""
+
+import ast
+
+from ....schemas.diagnosis import ToldSetting
+from ....schemas.errors import InvalidInputError
+from ..collected import Collected
+
+_UNITS = {"weeks": 604_800.0, "days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+_UNITS |= {"milliseconds": 1e-3, "microseconds": 1e-6}
+_ORDER = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")  # of timedelta's arguments
+_FIELDS = {"init_process_group": "init_timeout_s", "new_group": "group_timeout_s", "set_timeout": "train_timeout_s"}
+
+
+def read_python(text: str, collected: Collected, file: str) -> None:
+    """Note the time-outs given to `init_process_group` and `new_group`, and whether groups are made without one.
+
+    Args:
+        text: of the script.
+        collected: where what is found goes.
+        file: its name.
+
+    Raises:
+        InvalidInputError: it is no Python.
+    """
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise InvalidInputError(
+            f"the file is not valid Python: {error.msg}", where=f"{file}, line {error.lineno}", fix="correct the place"
+        ) from error
+    for node in ast.walk(tree):
+        name = _name_of(node.func) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and name in _FIELDS:
+            given = next((one.value for one in node.keywords if one.arg == "timeout"), None)
+            place = ToldSetting(f"{name}(timeout)", "" if given is None else ast.unparse(given), file, node.lineno)
+            _note(name, given, place, collected)
+
+
+def _note(name: str, given: ast.expr | None, told: ToldSetting, collected: Collected) -> None:
+    if given is None:
+        if name == "new_group":
+            collected.put("makes_groups", True, ToldSetting("new_group", "", told.file, told.line))
+        return
+    value = _timedelta(given)
+    if value is not None:
+        collected.put(_FIELDS[name], value, told)
+    elif isinstance(given, ast.Constant) or _is_number(given):
+        collected.unread(told, "unreadable", "torch takes a datetime.timedelta only, and raises TypeError")
+    else:
+        collected.unread(told, "unknown", "only the script itself knows it")
+
+
+def _name_of(function: ast.expr) -> str:
+    """`init_process_group` of `torch.distributed.init_process_group`."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _is_number(given: ast.expr) -> bool:
+    """Whether it is `timedelta(…).total_seconds()`."""
+    return isinstance(given, ast.Call) and _name_of(given.func) == "total_seconds"
+
+
+def _timedelta(given: ast.expr) -> float | None:
+    """The seconds of `timedelta(minutes=10)`; None: it is none, or not of plain numbers."""
+    if not isinstance(given, ast.Call) or _name_of(given.func) != "timedelta":
+        return None
+    parts = dict(zip(_ORDER, given.args, strict=False)) | {one.arg: one.value for one in given.keywords if one.arg}
+    try:
+        return float(sum(_UNITS[name] * float(ast.literal_eval(value)) for name, value in parts.items()))
+    except (KeyError, ValueError, TypeError):
+        return None

@@ -1,0 +1,77 @@
+"""Rules about checkpoints: whether there are any, and how often."""
+
+import math
+from collections.abc import Iterator
+
+from ....schemas.quantities import print_percent, print_time
+from ..settings import JobSettings
+from .rule import Broken, broken, rule
+
+WORTH_SAYING = 0.01  # of all GPU time
+
+
+def best_interval_s(save_s: float, mtbf_s: float) -> float:
+    """The interval between checkpoints that loses least: sqrt(2 · save · MTBF).
+
+    Source: J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974; J. T. Daly,
+    FGCS 22(3), 2006, whose correction is small where a save is short beside the MTBF.
+    """
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def lost_share(interval_s: float, save_s: float, mtbf_s: float) -> float:
+    """The share of all time that saves and redone work take: save / interval + interval / (2 · MTBF) (Young, 1974)."""
+    return save_s / interval_s + interval_s / (2 * mtbf_s)
+
+
+@rule(
+    "contradiction",
+    "checkpoints checkpoint_every is_torchtitan",
+    "torchtitan: checkpoint.enable = true; Megatron: give --save",
+    "pytorch/torchtitan torchtitan/config/job_config.py, class Checkpoint: “enable: bool = False”",
+    "NVIDIA/Megatron-LM megatron/training/training.py: “args.save and args.save_interval”",
+)
+def interval_without_checkpoints(job: JobSettings) -> Iterator[Broken]:
+    """An interval between checkpoints is set, and none are saved: a failure costs all there was."""
+    if job.checkpoint_every.is_set and not job.checkpoints.value:
+        yield broken("an interval is set, and no checkpoint is saved", job.checkpoint_every, job.checkpoints)
+
+
+@rule(
+    "contradiction",
+    "time_limit_s checkpoint_every iteration_s signal",
+    "save more often, or at a signal before the time is up (#SBATCH --signal)",
+    "https://slurm.schedmd.com/sbatch.html#OPT_time",
+)
+def ends_before_checkpoint(job: JobSettings) -> Iterator[Broken]:
+    """The time limit is over before the first checkpoint, and no signal asks for one."""
+    limit, every, each = job.time_limit_s.value, job.checkpoint_every.value, job.iteration_s.value
+    if limit is not None and every and each is not None and job.signal.value is None and every * each > limit:
+        says = (
+            f"the first checkpoint comes after {print_time(every * each)}, and the job ends after {print_time(limit)}"
+        )
+        yield broken(says, job.time_limit_s, job.checkpoint_every)
+
+
+@rule(
+    "risk",
+    "checkpoint_every iteration_s save_s mtbf_s",
+    "save at the interval that the finding names",
+    "J. W. Young, CACM 17(9), 1974; J. T. Daly, FGCS 22(3), 2006",
+)
+def interval_far_from_best(job: JobSettings) -> Iterator[Broken]:
+    """Saves and redone work take at least one per cent of all time more than at Young's interval."""
+    every, each, save, mtbf = job.checkpoint_every, job.iteration_s.value, job.save_s.value, job.mtbf_s.value
+    if not (every.value and each and save and mtbf):
+        return
+    best_s = best_interval_s(save, mtbf)
+    now, least = lost_share(every.value * each, save, mtbf), lost_share(best_s, save, mtbf)
+    if now - least >= WORTH_SAYING:
+        says = (
+            f"every {every.value} iterations ({print_time(every.value * each)}) loses {print_percent(now)} of all "
+            f"time; every {max(1, round(best_s / each))} ({print_time(best_s)}) would lose {print_percent(least)}"
+        )
+        yield broken(says, every, job.save_s, job.mtbf_s)
+
+
+RULES = (interval_without_checkpoints, ends_before_checkpoint, interval_far_from_best)

@@ -1,0 +1,559 @@
+"""The book of a job: what happens is taken line by line, and every microsecond is put into one class of one attempt.
+
+A stretch of time between two happenings belongs to what ends it: before a line of progress there were iterations,
+before a loaded checkpoint there was loading, and before an error somebody had yet to notice it.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from ...schemas.errors import InvalidInputError
+from ...schemas.ledger import AttemptEnd, LedgerClass
+from .clock import COARSE_US, US, JobClock, us_of
+from .happenings import Happening
+from .history import DoneRow, JobHistory, Loss
+
+# So many lines in a row, each with an iteration that the attempt has done already, are a roll-back that nobody told;
+# fewer are other ranks, which are late.
+BEHIND = 3
+FAR = 20  # log intervals: no rank is so late
+MOST_CROSSINGS = 5  # between two rows of iterations, and there are two jobs
+FIRST_INTERVAL = 100  # an attempt that loads nothing, and begins with a line of these, has begun at iteration 0
+NO_WORD = "no word of an error: the log stops, and the job begins again"
+
+
+class JobState(Enum):
+    """What the job does."""
+
+    NOTHING = auto()
+    STARTING = auto()
+    RUNNING = auto()
+    BROKEN = auto()
+    ENDED = auto()
+
+
+@dataclass(slots=True)
+class AttemptEntry:
+    """An attempt under way; times in microseconds since the beginning of the span.
+
+    Attributes:
+        starting_us: what its beginning took of the class restart; the rest of that was tearing it down.
+        failure: the first thing that broke, or the first that noticed.
+        resumes: after which iteration it goes on; None: not known yet.
+        loss: what was lost when it went back to that.
+        saved: the last iteration that a checkpoint of it has.
+        is_off_beat: that checkpoint came earlier, or later, than it was due.
+        teller: whose line its first iteration was.
+        came_up: whether it came further than its first process.
+        is_undated: nothing that broke, or noticed, has had a clock so far.
+        alarm_us: time since the failure by class, in case that it was none.
+    """
+
+    begins: Happening
+    begin_us: int
+    us: Counter[LedgerClass] = field(default_factory=Counter)
+    gpus: int | None = None
+    training_us: int | None = None
+    progress_us: int = 0
+    noticed_us: int | None = None
+    end_us: int = 0
+    until_us: int = 0
+    starting_us: int = 0
+    first: int | None = None
+    last: int | None = None
+    failure: Happening | None = None
+    detected: bool = False
+    is_undated: bool = False
+    ended: AttemptEnd = "open"
+    resumes: int | None = None
+    loss: Loss | None = None
+    saved: int | None = None
+    is_off_beat: bool = False
+    teller: tuple[str, ...] = ()
+    came_up: bool = False
+    alarm_us: Counter[LedgerClass] = field(default_factory=Counter)
+
+
+class Book:
+    """Takes what happens to a job, in order, and keeps who did what for how long.
+
+    Attributes:
+        attempts: in their order.
+        history: iterations.
+        clock: of the job.
+        saves: how long each checkpoint took, and the time from the one before of the same attempt.
+        alarms: lines that spoke of errors after which training went on as before.
+        missing: iterations that no line tells of.
+        others: places where another job seems to begin.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: list[AttemptEntry] = []
+        self.history = JobHistory()
+        self.clock = JobClock()
+        self.saves_us: list[int] = []
+        self.between_saves_us: list[int] = []
+        self.alarms: list[Happening] = []
+        self.missing = 0
+        self.others: list[Happening] = []
+        self._state = JobState.NOTHING
+        self._open_us = 0  # time of the attempt that has no class yet: the next happening gives it one
+        self._claimed_us = 0  # of that, what a checkpoint without a clock has taken
+        self._paused_us = 0  # time since the last iteration that has its class, and may be part of what it says it took
+        self._interval = 0  # iterations from line to line
+        self._fastest_us = 0.0
+        self._beat: int | None = None  # iterations from checkpoint to checkpoint
+        self._pace_us: float | None = None
+        self._sign_us: int | None = None
+        self._behind: list[Happening] = []
+        self._crossings: list[Happening] = []
+        self._saved_us: int | None = None
+
+    @property
+    def _now(self) -> AttemptEntry:
+        return self.attempts[-1]
+
+    def take(self, happening: Happening) -> None:
+        """The next thing that has happened."""
+        kind = happening.kind
+        if kind == "iteration":
+            self._take_iteration(happening)
+            return
+        if happening.gpus is not None and self.attempts and kind not in _BEGINNINGS:
+            self._now.gpus = happening.gpus
+        if kind == "other":
+            self._note_sign(happening)
+        elif kind in _BEGINNINGS:
+            self._take_beginning(happening)
+        elif kind == "save":
+            self._take_save(happening)
+        else:
+            self._take_end(happening)
+
+    def finish(self) -> None:
+        """Nothing happens any more."""
+        if not self.attempts:
+            return
+        for happening in self._behind if len(self._behind) >= BEHIND else ():
+            self._take_iteration(happening)
+        tail_us = max((self._sign_us or 0) - self.clock.elapsed_us, 0)
+        self.clock.elapsed_us += tail_us
+        self._give(
+            "restart" if self._state in (JobState.BROKEN, JobState.ENDED) else "unknown", tail_us + self._open_us
+        )
+        self._close(self.clock.elapsed_us)
+
+    # --- what begins -------------------------------------------------------------------------------------------------
+
+    def _take_beginning(self, happening: Happening) -> None:
+        if self._state is JobState.RUNNING and self._goes_on(happening):
+            self._note_sign(happening)
+            return
+        own_us = us_of(happening.took_s or 0.0)
+        passed_us = self.clock.advance(happening, own_us, counts_alone=False)
+        name: LedgerClass = "load" if happening.kind in ("init", "load") else "restart"
+        if self._state is JobState.STARTING and not (happening.kind == "start" and self._now.came_up):
+            self._give(name, passed_us)
+        else:
+            own_us = min(own_us, passed_us)
+            if self.attempts:
+                self._leave(happening, passed_us - own_us)
+            self._begin(happening, own_us, name)
+        if happening.gpus is not None:
+            self._now.gpus = happening.gpus
+        if happening.kind == "load" and happening.iteration is not None:
+            self._now.resumes = happening.iteration
+        self._now.came_up = self._now.came_up or happening.kind != "start"
+        self._now.end_us = self.clock.elapsed_us
+
+    def _goes_on(self, happening: Happening) -> bool:
+        """Whether a line of a beginning, in the midst of training, begins nothing."""
+        if happening.kind == "load":
+            return happening.iteration is None or happening.iteration >= (self._now.last or 0)
+        return happening.kind == "init"
+
+    def _leave(self, happening: Happening, passed_us: int) -> None:
+        """The last attempt is over; so much time is its own, or nobody's, before another one begins."""
+        entry, anew = self._now, happening.kind == "start"
+        alive_us = min(max((self._sign_us or 0) - (self.clock.elapsed_us - passed_us), 0), passed_us)
+        if self._state is JobState.RUNNING:
+            self._give("detection", alive_us + self._open_us)
+            self._give("idle" if anew else "restart", passed_us - alive_us)
+            entry.ended = "silent"
+        elif self._state is JobState.STARTING:
+            self._give("restart", passed_us)
+            entry.ended = "silent"
+        elif self._state is JobState.BROKEN:
+            self._give("restart", alive_us if anew else passed_us)
+            self._give("idle", passed_us - alive_us if anew else 0)
+        else:
+            self._give("idle", passed_us)
+        entry.end_us = max(entry.end_us, self.clock.elapsed_us - passed_us + alive_us)
+
+    def _begin(self, happening: Happening, own_us: int, name: LedgerClass) -> None:
+        """A new attempt, which has already taken so much time for its beginning."""
+        begin_us = self.clock.elapsed_us - own_us
+        if self.attempts:
+            self._close(begin_us)
+        self.attempts.append(AttemptEntry(happening, begin_us, gpus=happening.gpus, progress_us=self.clock.elapsed_us))
+        self._state = JobState.STARTING
+        self._open_us = self._claimed_us = 0
+        self._sign_us = self._saved_us = None
+        self._behind.clear()
+        self._give(name, own_us)
+
+    def _close(self, until_us: int) -> None:
+        self._now.until_us, self._now.end_us = until_us, min(self._now.end_us, until_us)
+
+    # --- iterations --------------------------------------------------------------------------------------------------
+
+    def _take_iteration(self, happening: Happening) -> None:
+        if not self.attempts:
+            self._begin_in_midst(happening)
+            return
+        entry, number = self._now, happening.iteration
+        has_done = self._state is not JobState.STARTING and entry.last is not None
+        if number is None:
+            number = (entry.last if has_done and entry.last is not None else entry.resumes or 0) + happening.steps
+        elif has_done and entry.last is not None:
+            if number <= entry.last:
+                self._note_behind(happening)
+                return
+            if self._behind:
+                self._note_crossing(happening)
+        if self._state is JobState.STARTING:
+            self._take_first(happening, number)
+        elif self._state is JobState.ENDED:
+            self._reopen(happening, number)
+        else:
+            self._take_next(happening, number)
+
+    def _take_next(self, happening: Happening, number: int) -> None:
+        """An iteration after others of the same attempt."""
+        entry = self._now
+        if self._state is JobState.BROKEN:
+            self._call_off()
+        steps = number - entry.last if entry.last is not None else happening.steps
+        took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
+        expected_us = took_us if took_us is not None else round((self._pace_us or 0.0) * steps)
+        least_us = took_us if took_us is not None else round(self._fastest_us * steps)
+        passed_us = self.clock.advance(
+            happening, expected_us, counts_alone=True, least_us=max(least_us - self._paused_us, 0)
+        )
+        whole_us = self._open_us + passed_us
+        saved_us = min(self._claimed_us, whole_us)
+        surplus_us = whole_us - saved_us - expected_us
+        if surplus_us > COARSE_US and expected_us:
+            whole_us -= self.clock.put_forward(surplus_us, expected_us, happening)
+        work_us, pause_us, self._open_us = self._work_of(whole_us - saved_us, took_us)
+        self._claimed_us = self._paused_us = 0
+        self._fastest_us = min(self._fastest_us or work_us / steps, work_us / steps) or self._fastest_us
+        self._give("checkpoint", saved_us)
+        self._give("unknown", pause_us)
+        self._interval = steps
+        self._done(happening, number, steps, work_us)
+
+    def _work_of(self, passed_us: int, took_us: int | None) -> tuple[int, int, int]:
+        """Of time that has passed up to a line of iterations: theirs, a pause's, and what is left to the next line.
+
+        Clocks of whole seconds are told from timers by what is left: it comes back within some lines. What a timer
+        leaves out again and again, such as the writing of the line itself, is part of the iteration; a pause is not.
+
+        Args:
+            passed_us: by the clock.
+            took_us: by the timer; None: there is none.
+        """
+        surplus_us = 0 if took_us is None else passed_us - took_us
+        if took_us is None or surplus_us < -COARSE_US:
+            return passed_us, 0, 0
+        if surplus_us < 0:
+            self.clock.elapsed_us -= surplus_us  # the line's clock is behind: those that follow make up for it
+            return took_us, 0, 0
+        if surplus_us > COARSE_US + took_us // 10:
+            return took_us, surplus_us, 0
+        left_us = min(surplus_us, COARSE_US)
+        return passed_us - left_us, 0, left_us
+
+    def _take_first(self, happening: Happening, number: int) -> None:
+        """The first iteration of an attempt: before it, it has loaded."""
+        entry = self._now
+        steps = self._steps_of_first(happening, number)
+        took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
+        passed_us = self._open_us + self.clock.advance(happening, took_us or 0, counts_alone=True)
+        self._open_us = 0
+        if took_us is not None and took_us > passed_us + COARSE_US:
+            passed_us += self._begin_earlier(took_us - passed_us)
+        work_us = passed_us if took_us is None else min(took_us, passed_us)
+        self._give("load", passed_us - work_us)
+        entry.training_us = self.clock.elapsed_us - work_us
+        entry.first = number - steps + 1
+        self._go_back(happening, number - steps)
+        self._done(happening, number, steps, work_us, is_first=True)
+
+    def _begin_earlier(self, by_us: int) -> int:
+        """An attempt whose first line took longer than it has been there began before its log did.
+
+        Args:
+            by_us: so much.
+
+        Returns:
+            As much of that as there was: idle time of the attempt before, or time before the first line.
+        """
+        entry = self._now
+        if len(self.attempts) == 1:
+            self.clock.begin_earlier(by_us)
+            return by_us
+        before = self.attempts[-2]
+        by_us = min(by_us, before.us["idle"])
+        before.us["idle"] -= by_us
+        before.until_us -= by_us
+        before.end_us = min(before.end_us, before.until_us)
+        entry.begin_us -= by_us
+        return by_us
+
+    def _steps_of_first(self, happening: Happening, number: int) -> int:
+        """How many iterations the first line of an attempt stands for."""
+        entry = self._now
+        if entry.resumes is not None and entry.resumes < number:
+            within = max(happening.steps, self._interval, 1)
+            return min(number - entry.resumes, within) if self._interval else number - entry.resumes
+        if self._interval and number % self._interval == 0:
+            return max(happening.steps, self._interval)
+        begins = entry.begins.kind != "iteration" and not self._interval and number <= FIRST_INTERVAL
+        return number if begins and number > 0 else happening.steps
+
+    def _begin_in_midst(self, happening: Happening) -> None:
+        """The log begins with an iteration."""
+        took_us = us_of((happening.took_s or 0.0) * happening.steps)
+        self.clock.advance(happening, took_us, counts_alone=True)
+        number = happening.steps if happening.iteration is None else happening.iteration
+        self._begin(happening, took_us, "unknown")
+        entry = self._now
+        entry.us.clear()
+        entry.training_us, entry.first = entry.begin_us, number - happening.steps + 1
+        self._done(happening, number, happening.steps, took_us, is_first=True)
+
+    def _reopen(self, happening: Happening, number: int) -> None:
+        """Training after a clean end, without a word of a new beginning."""
+        steps, own_us = happening.steps, self._usual_us(happening)
+        passed_us = self.clock.advance(happening, own_us, counts_alone=True)
+        own_us = min(own_us, passed_us)
+        self._give("idle", passed_us - own_us)
+        self._begin(happening, own_us, "load")
+        entry = self._now
+        entry.us.clear()
+        entry.training_us, entry.first = entry.begin_us, number - steps + 1
+        self._go_back(happening, number - steps)
+        self._done(happening, number, steps, own_us, is_first=True)
+
+    def _usual_us(self, happening: Happening) -> int:
+        """What its iterations took: as the line says, else as those before."""
+        took_us = (self._pace_us or 0.0) if happening.took_s is None else happening.took_s * US
+        return round(took_us * happening.steps)
+
+    def _done(self, happening: Happening, number: int, steps: int, work_us: int, is_first: bool = False) -> None:
+        entry = self._now
+        if happening.gpus is not None:
+            entry.gpus = happening.gpus
+        if entry.last is None:
+            entry.teller = happening.ranks
+        entry.last, entry.progress_us = number, self.clock.elapsed_us
+        entry.end_us = self.clock.elapsed_us
+        self._state = JobState.RUNNING
+        self._pace_us = work_us / steps if not is_first or self._pace_us is None else self._pace_us
+        self.history.note(
+            DoneRow(
+                len(self.attempts) - 1,
+                number,
+                steps,
+                work_us,
+                self.clock.elapsed_us,
+                self.history.job,
+                is_first,
+                happening.skipped,
+            )
+        )
+
+    def _go_back(self, happening: Happening, to: int) -> None:
+        """An attempt goes on after iteration `to`."""
+        entry, before = self._now, next((one for one in self.attempts[-2::-1] if one.last is not None), None)
+        reached = self._reached
+        to = to if entry.resumes is None else entry.resumes
+        if before is None or reached is None:
+            return
+        if before.ended == "clean" and to <= 0 and entry.resumes is None:
+            self.history.job += 1
+            self.others.append(happening)
+            return
+        if before.ended == "silent" and before.is_off_beat and before.saved == before.last == to:
+            before.ended = "clean"  # it was stopped with a checkpoint of its own, and goes on from it
+        self.missing += max(to - reached, 0)
+        entry.loss = self.history.go_back(to)
+
+    @property
+    def _reached(self) -> int | None:
+        """The last iteration that the job has."""
+        rows = self.history.rows
+        return rows[-1].last if rows and rows[-1].job == self.history.job else None
+
+    # --- iterations that the attempt has done already ----------------------------------------------------------------
+
+    def _note_behind(self, happening: Happening) -> None:
+        """A line of a rank that is late, or the job has gone back without a word."""
+        number, told_us = happening.iteration or 0, self.clock.sign(happening)
+        if (happening.ranks and happening.ranks != self._now.teller and self._now.teller) or (
+            told_us is not None and told_us < self._now.progress_us
+        ):
+            return
+        if self._behind and number <= (self._behind[-1].iteration or 0):
+            if number == self._behind[-1].iteration:
+                return
+            self._behind.clear()
+        self._behind.append(happening)
+        if len(self._behind) >= BEHIND:
+            again, self._behind = self._behind, []
+            self._begin_again(again)
+
+    def _begin_again(self, again: list[Happening]) -> None:
+        """Iterations are done again though nobody has told of a new attempt: it has begun before them."""
+        first = again[0]
+        own_us = self._usual_us(first)
+        passed_us = self.clock.advance(first, own_us, counts_alone=True)
+        own_us = min(own_us, passed_us)
+        self._give("restart", passed_us - own_us)
+        if self._state is JobState.RUNNING:
+            self._now.ended = "silent"
+        self._begin(first, own_us, "load")
+        entry, steps = self._now, max(first.steps, 1)
+        entry.us.clear()
+        number = first.iteration or 0
+        entry.training_us, entry.first = entry.begin_us, number - steps + 1
+        self._go_back(first, number - steps)
+        self._done(first, number, steps, own_us, is_first=True)
+        for happening in again[1:]:
+            self._take_iteration(happening)
+
+    def _note_crossing(self, happening: Happening) -> None:
+        """A new iteration after old ones: a rank was late, or there are two jobs."""
+        behind = self._behind[0]
+        distance = (happening.iteration or 0) - (behind.iteration or 0)
+        self._behind.clear()
+        if distance <= FAR * max(self._interval, happening.steps, 1):
+            return
+        self._crossings.append(behind)
+        if len(self._crossings) >= MOST_CROSSINGS:
+            raise InvalidInputError(
+                f"two jobs are in one log: iterations {behind.iteration} and {happening.iteration} are told in turns",
+                where=f"{behind.where} and {happening.where}",
+                fix="give the logs of one job at a time",
+            )
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _take_save(self, happening: Happening) -> None:
+        took_us = us_of(happening.took_s or 0.0)
+        if not self.attempts:
+            self._begin(happening, self.clock.advance(happening, took_us, counts_alone=False), "checkpoint")
+            return
+        entry = self._now
+        if self._state is JobState.RUNNING and happening.time_s is None:
+            self._claimed_us += took_us
+            self._count_save(happening, took_us)
+            return
+        passed_us = self.clock.advance(happening, took_us, counts_alone=False)
+        if self._state is not JobState.RUNNING:
+            self._give("checkpoint", min(took_us, passed_us))
+            self._give("load" if self._state is JobState.STARTING else "restart", passed_us - min(took_us, passed_us))
+            return
+        whole_us = self._open_us + passed_us
+        further = max((happening.iteration or 0) - (entry.last or 0), 0)
+        pace_us = round((self._pace_us or 0.0) * further)
+        saved_us = min(took_us, passed_us) if happening.took_s is not None else max(passed_us - pace_us, 0)
+        if further and further <= FAR * max(self._interval, 1) and happening.iteration is not None:
+            self._open_us = 0
+            self._done(happening, happening.iteration, further, whole_us - saved_us)
+        else:
+            self._open_us = whole_us - saved_us
+        self._paused_us += whole_us
+        if self._count_save(happening, saved_us):
+            self._give("checkpoint", saved_us)
+        else:
+            self._open_us += saved_us
+        entry.progress_us = entry.end_us = self.clock.elapsed_us
+
+    def _count_save(self, happening: Happening, took_us: int) -> bool:
+        """Whether it is a checkpoint that no other rank has told of."""
+        entry = self._now
+        if happening.iteration is not None and happening.iteration == entry.saved:
+            return False
+        before = entry.resumes if entry.saved is None else entry.saved
+        entry.saved = entry.last if happening.iteration is None else happening.iteration
+        beat = (entry.saved or 0) - (before or 0)
+        entry.is_off_beat, self._beat = self._beat is not None and beat != self._beat, beat
+        self.saves_us.append(took_us)
+        if self._saved_us is not None:
+            self.between_saves_us.append(self.clock.elapsed_us - self._saved_us)
+        self._saved_us = self.clock.elapsed_us
+        return True
+
+    # --- what ends ---------------------------------------------------------------------------------------------------
+
+    def _take_end(self, happening: Happening) -> None:
+        """A failure, somebody who notices, or a clean end."""
+        passed_us = self.clock.advance(happening, 0, counts_alone=False)
+        if not self.attempts:
+            self._begin(happening, 0, "restart")
+        entry = self._now
+        entry.end_us = self.clock.elapsed_us
+        passed_us += self._open_us
+        self._open_us = self._claimed_us = 0
+        if happening.kind == "end":
+            self._give("restart", passed_us)
+            if self._state is not JobState.BROKEN:
+                entry.ended = "clean"
+            self._state = JobState.ENDED if self._state is not JobState.BROKEN else JobState.BROKEN
+            return
+        # A first error without a clock was between the lines around it: nobody knows how soon it was noticed.
+        is_late = self._state is JobState.BROKEN and (
+            entry.is_undated or (happening.kind == "detected" and not entry.detected)
+        )
+        name: LedgerClass = "detection" if self._state is JobState.RUNNING or is_late else "restart"
+        self._give(name, passed_us)
+        if self._state is JobState.ENDED and entry.ended == "clean":
+            return
+        entry.alarm_us[name] += passed_us
+        entry.detected = entry.detected or happening.kind == "detected"
+        if name == "detection" or entry.noticed_us is None:
+            entry.noticed_us = self.clock.elapsed_us
+        entry.is_undated = happening.time_s is None and (entry.failure is None or entry.is_undated)
+        if entry.failure is None or (happening.cause and (entry.failure.cause or _FOLLOWS).startswith(_FOLLOWS)):
+            entry.failure = happening
+        entry.ended = "failed"
+        self._state = JobState.BROKEN
+
+    def _call_off(self) -> None:
+        """Training goes on after an error: it was none of the job's."""
+        entry = self._now
+        if entry.failure is not None:
+            self.alarms.append(entry.failure)
+        for name, us in entry.alarm_us.items():
+            entry.us[name] -= us
+            self._open_us += us
+        entry.alarm_us.clear()
+        entry.failure, entry.noticed_us, entry.detected, entry.ended = None, None, False, "open"
+
+    def _note_sign(self, happening: Happening) -> None:
+        sign_us = self.clock.sign(happening)
+        if sign_us is not None:
+            self._sign_us = max(self._sign_us or 0, sign_us)
+
+    def _give(self, name: LedgerClass, us: int) -> None:
+        """So much time of the attempt was spent so."""
+        self._now.us[name] += us
+        if name == "restart" and self._state is JobState.STARTING:
+            self._now.starting_us += us
+
+
+_FOLLOWS = "SIGTERM"  # what ends the others when one has failed: the cause is what else is said
+_BEGINNINGS = frozenset({"start", "rendezvous", "init", "load"})

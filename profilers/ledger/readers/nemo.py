@@ -1,0 +1,99 @@
+"""NeMo and Lightning: progress lines and bars, checkpoints, and what their loggers say.
+
+Sources: nemo/lightning/pytorch/callbacks/progress_printer.py (NeMo 2), Lightning's progress bars as NeMo 1 fills them,
+lightning/pytorch/trainer, megatron/core/dist_checkpointing (`Global Checkpoint Save …`).
+"""
+
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
+from ..clocks import LineClock
+from ..happenings import Happening
+from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
+
+_STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
+_TIMING = re.compile(rb"train_step_timing in s[:=]\s?" + NUMBER)
+_BAR = re.compile(rb"\d/\d+ \[[^\]]*?,\s*" + NUMBER + rb"(s/it|it/s)")
+_SAVED = re.compile(rb"Global Checkpoint Save\s*:.*?Iteration\s*:\s*(\d{1,15}).*?Save duration\s*:\s*" + NUMBER)
+_LOADED = re.compile(rb"Global Checkpoint Load\s*:.*?Time spent in load_checkpoint\s*:\s*" + NUMBER)
+_MEMBER = re.compile(rb"GLOBAL_RANK: (\d{1,9}), MEMBER: \d{1,9}/(\d{1,9})")
+_REGISTERED = re.compile(rb"All distributed processes registered. Starting with (\d{1,9}) processes")
+_RESTORED = re.compile(rb"Restored all states from the checkpoint at .*?(?:step[=_-]?(\d{1,15})\b|$)")
+
+
+class NemoLog(HappeningReader):
+    """NeMo: `Training epoch 0, iteration 9/99 | lr: … | global_step: 9 | … | train_step_timing in s: 1.2`, or a bar.
+
+    `global_step` counts from 0, so that step 9 is iteration 10. A bar is printed over and over: only what is new in it
+    counts. Neither has a clock.
+    """
+
+    NAME: ClassVar[str] = "nemo"
+    MARKS: ClassVar[tuple[bytes, ...]] = (
+        b"global_step",
+        b"Global Checkpoint ",
+        b"GLOBAL_RANK: ",
+        b"All distributed processes registered",
+        b"Restored all states from",
+        b"`Trainer.fit` stopped",
+    )
+
+    def __init__(self, clock: LineClock) -> None:
+        super().__init__(clock)
+        self._progress = Progress()
+        self._told: int | None = None
+
+    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+        """What a line tells."""
+        if b"global_step" in line:
+            yield from self._iteration(line, around)
+            return
+        time_s = self.clock.of(line)
+        if saved := _SAVED.search(line):
+            yield Happening("save", time_s, around.place, float(number_text(saved[2])), int(saved[1]))
+        elif loaded := _LOADED.search(line):
+            yield Happening("load", time_s, around.place, float(number_text(loaded[1])))
+        elif member := _MEMBER.search(line):
+            self._told = None
+            self._progress.restart(0)
+            yield Happening("start", time_s, around.place, gpus=int(member[2]), ranks=(text_of(member[1]),))
+        elif (world := number_in(_REGISTERED, line)) is not None:
+            yield Happening("rendezvous", time_s, around.place, gpus=world)
+        elif restored := _RESTORED.search(line):
+            number = int(restored[1]) if restored[1] else None
+            self._told = None
+            self._progress.restart(number)
+            yield Happening("load", time_s, around.place, iteration=number)
+        elif b"`Trainer.fit` stopped" in line:
+            yield Happening("end", time_s, around.place)
+
+    def _iteration(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+        if b"raining" not in line and b"Epoch" not in line:
+            return
+        step = _STEP.search(line)
+        if step is None:
+            raise unreadable_line("a progress line lacks its step")
+        number = int(float(number_text(step[1]))) + 1
+        if number == self._told:
+            return
+        self._told, rank = number, rank_of(line)
+        yield Happening(
+            "iteration",
+            self.clock.of(line),
+            around.place,
+            self._took_s(line),
+            number,
+            ranks=(rank,) if rank else (),
+            steps=self._progress.steps(number, rank),
+        )
+
+    def _took_s(self, line: bytes) -> float | None:
+        if timing := _TIMING.search(line):
+            took_s = float(number_text(timing[1]))
+            return took_s if 0 < took_s < float("inf") else None
+        if bar := _BAR.search(line):
+            rate = float(number_text(bar[1]))
+            return (rate if bar[2] == b"s/it" else 1 / rate) if 0 < rate < float("inf") else None
+        return None

@@ -1,0 +1,233 @@
+"""One log, or the files that a log was rotated into, as happenings: which program wrote it, and what it says.
+
+Reading is fast because most lines say nothing: a block of them is searched for the marks of readers, and only lines
+with a mark are looked at.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import tzinfo
+
+from ....schemas.errors import InvalidInputError
+from ....schemas.files import source_of
+from ...failslow.readers.formats import Csv, JsonLines, header_of, rows_by_first_line
+from ...failslow.readers.lines import plain
+from ..clocks import LineClock
+from ..happenings import Happening
+from ..log_count import LogCount
+from .blocks import Block, blocks_of
+from .deepspeed import DeepSpeedLog
+from .launchers import Launchers
+from .megatron import MegatronLog
+from .nemo import NemoLog
+from .nvrx import CycleEvents
+from .patterns import PatternLog
+from .reader import HappeningReader, Surroundings
+from .series import CsvRows, DlLoggerLog, JsonRows, LightningCsv, MlPerfLog, NanoGptLog
+from .torchtitan import TorchTitanEvents, TorchTitanLog
+
+# Logs recognise themselves: the first of these that finds an iteration reads on. What Megatron-DeepSpeed writes has the
+# lines of both programs, so Megatron comes first.
+_LOGS: tuple[type[HappeningReader], ...] = (
+    MegatronLog,
+    NemoLog,
+    TorchTitanLog,
+    TorchTitanEvents,
+    DeepSpeedLog,
+    MlPerfLog,
+    DlLoggerLog,
+    NanoGptLog,
+)
+_ROWS: tuple[type[HappeningReader], ...] = (LightningCsv, CsvRows, JsonRows)
+# Beside any of them.
+_COMMON: tuple[type[HappeningReader], ...] = (Launchers, CycleEvents)
+READERS: dict[str, type[HappeningReader]] = {kind.NAME: kind for kind in (*_LOGS, *_ROWS)}
+_LIGHTNING = {"step", "epoch"}
+_CARRIAGE = re.compile(rb"[^\r]+")
+
+
+class _Listener:
+    """A reader, and what it has found as long as nobody knows whether it is the right one."""
+
+    def __init__(self, reader: HappeningReader, is_common: bool) -> None:
+        self.reader, self.is_common = reader, is_common
+        self.held: list[Happening] = []
+        self.has_iterations = False
+        self.garbled: list[tuple[str, str]] = []
+
+
+class LogStream:
+    """Reads the files of one log, one after the other.
+
+    Args:
+        files: in their order.
+        count: hears of lines, formats and what is odd.
+        zone: of stamps that name none.
+        name: of the format; None: it is recognised.
+        patterns: a user's own expressions, which then are the format.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        count: LogCount,
+        zone: tzinfo,
+        name: str | None = None,
+        patterns: Sequence[str] = (),
+    ) -> None:
+        self.files, self._count = files, count
+        self._clock = LineClock(zone)
+        makers: list[Callable[[], HappeningReader]] = []
+        if patterns:
+            makers.append(lambda: PatternLog(self._clock, patterns))
+        if name is not None:
+            makers.append(lambda: READERS[name](self._clock))
+        self._chosen = [_Listener(make(), is_common=False) for make in makers]
+        self._common = [_Listener(kind(self._clock), is_common=True) for kind in _COMMON]
+        self._candidates: list[_Listener] = []
+        self.format = "pattern" if patterns else name
+
+    def __iter__(self) -> Iterator[Happening]:
+        """What the files tell, in the order of their lines.
+
+        Raises:
+            InvalidInputError: a file cannot be read, or is binary.
+        """
+        for file in self.files:
+            yield from self._file(file)
+        yield from self._decided(is_over=True)
+        for listener in (*self._chosen, *self._common):
+            yield from listener.reader.finish()
+        if self._clock.has_guessed_year:
+            self._count.remark("stamps say no year: 2000 is taken for it", source_of(self.files[0]))
+
+    def _file(self, file: str) -> Iterator[Happening]:
+        around, lines = Surroundings(source_of(file)), 0
+        self._count.files += 1
+        self._count.formats[around.file] = self.format
+        is_first = True
+        for block in blocks_of(file, self._count):
+            if is_first:
+                self._begin(block)
+                self._clock.look_ahead(block.data)
+                is_first = False
+            yield from self._block(block, lines, around)
+            lines += block.data.count(b"\n", 0, block.end)
+            if not block.data.endswith(b"\n", 0, block.end):
+                lines += block.end == len(block.data)
+            yield from self._decided(is_over=False)
+            self._count.formats[around.file] = self.format
+        self._count.lines += lines
+
+    def _begin(self, block: Block) -> None:
+        """Rows are known by their first line; for logs, all readers listen."""
+        if self._chosen or self._candidates:
+            return
+        first = next((line for line in block.data[:AHEAD].split(b"\n") if line.strip()), b"")
+        kind = _row_reader(first)
+        if kind is not None:
+            self._chosen = [_Listener(kind(self._clock), is_common=False)]
+            self.format = kind.NAME
+        else:
+            self._candidates = [_Listener(log(self._clock), is_common=False) for log in _LOGS]
+
+    def _block(self, block: Block, lines: int, around: Surroundings) -> Iterator[Happening]:
+        data, end = block
+        listeners = [*self._chosen, *self._candidates, *self._common]
+        begin = stop = counted = 0
+        number, line, seen = lines + 1, b"", 0
+        for at, place in _hits(data, end, listeners):
+            if at >= stop or not line:
+                begin = data.rfind(b"\n", 0, at) + 1
+                found = data.find(b"\n", at)
+                stop = len(data) if found < 0 else found + 1
+                number += data.count(b"\n", counted, begin)
+                counted, seen, line = begin, 0, data[begin:stop].rstrip(b"\n")
+                around.move(number, data, stop - 1)
+            if not seen >> place & 1:
+                seen |= 1 << place
+                yield from self._read(listeners[place], line, around)
+
+    def _read(self, listener: _Listener, line: bytes, around: Surroundings) -> Iterable[Happening]:
+        if b"\r" not in line:
+            return self._heard(listener, plain(line), around)
+        marks = listener.reader.MARKS
+        parts = [part for part in _CARRIAGE.findall(line) if not marks or any(mark in part for mark in marks)]
+        return [told for part in parts for told in self._heard(listener, plain(part), around)]
+
+    def _heard(self, listener: _Listener, line: bytes, around: Surroundings) -> Sequence[Happening]:
+        """What one line tells one reader: held as long as nobody is chosen."""
+        try:
+            told = list(listener.reader.read(line, around))
+        except InvalidInputError as error:
+            listener.garbled.append((error.what.partition(":")[0], str(around.place)))
+            if not self._candidates:
+                self._note_garbled(listener)
+            return ()
+        if not self._candidates:
+            self._count.telling += bool(told)
+            return told
+        listener.held += told
+        listener.has_iterations = listener.has_iterations or any(one.kind == "iteration" for one in told)
+        return ()
+
+    def _decided(self, is_over: bool) -> Iterator[Happening]:
+        """Choose the format once an iteration was told, and tell what was held."""
+        if not self._candidates:
+            return
+        best = next((one for one in self._candidates if one.has_iterations), None)
+        if best is not None:
+            self.format = best.reader.NAME
+        elif is_over:
+            best = max(self._candidates, key=lambda one: len(one.held))
+        if best is None:
+            return
+        self._chosen, self._candidates = [best], []
+        heard = [best, *self._common]
+        held = [told for listener in heard for told in listener.held]
+        for listener in heard:
+            listener.held = []
+            self._note_garbled(listener)
+        order = {source_of(file): place for place, file in enumerate(self.files)}
+        held.sort(key=lambda told: (order[told.where.file], told.where.line))
+        self._count.telling += len({told.where for told in held})
+        yield from held
+
+    def _note_garbled(self, listener: _Listener) -> None:
+        for what, where in listener.garbled:
+            self._count.garbled += 1
+            self._count.remark(f"not understood: {what}", where)
+        listener.garbled = []
+
+
+AHEAD = 1 << 16  # of a file, where its first line is looked for
+
+
+def _row_reader(first: bytes) -> type[HappeningReader] | None:
+    """The reader of rows with such a first line; None: it is a log."""
+    if b'"log_type_name"' in first or b":::MLLOG" in first:
+        return None
+    try:
+        _, names = header_of(first.decode("utf-8"))
+    except (InvalidInputError, UnicodeDecodeError):
+        names = []
+    if _LIGHTNING.issubset(names):
+        return LightningCsv
+    rows = rows_by_first_line(first)
+    return CsvRows if isinstance(rows, Csv) else JsonRows if isinstance(rows, JsonLines) else None
+
+
+def _hits(data: bytes, end: int, listeners: Sequence[_Listener]) -> list[tuple[int, int]]:
+    """Where marks stand in a block, and whose they are; for a reader without marks, each line."""
+    hits: list[tuple[int, int]] = []
+    for place, listener in enumerate(listeners):
+        for mark in listener.reader.MARKS or (b"\n",):
+            size = len(mark)
+            at = data.find(mark, 0, end)
+            while at >= 0:
+                hits.append((at, place))
+                at = data.find(mark, at + size, end)
+        if not listener.reader.MARKS and not data.endswith(b"\n", 0, end):
+            hits.append((end - 1, place))
+    hits.sort()
+    return hits

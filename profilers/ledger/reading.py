@@ -1,0 +1,267 @@
+"""Logs of one job as one sequence of happenings: files put in order, ranks that say the same heard once."""
+
+import heapq
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from itertools import chain, pairwise
+from itertools import count as counting
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+from ...schemas.errors import InvalidInputError
+from ...schemas.files import STANDARD_STREAM, source_of
+from ...schemas.text import joined
+from .clocks import LineClock
+from .happenings import Happening
+from .log_count import LogCount
+from .readers.blocks import blocks_of
+from .readers.kubernetes import read_kubernetes_events
+from .readers.scheduler import kind_of_document
+from .readers.slurm import read_sacct
+from .readers.stream import READERS, LogStream
+
+_ROTATED = re.compile(r"(.+?)[.-](\d{1,3}|\d{8}|\d{4}-\d\d-\d\d(?:[-_T.]?\d{2,6})?)")
+_AT_ONCE_S = 60.0  # files that begin so close to each other are those of several processes
+_MOST_OPEN = 200  # files at a time
+_MOST_LEADING = 1024  # happenings without a time at a log's beginning, to which a later one gives theirs
+
+
+def read_happenings(
+    paths: Sequence[str],
+    count: LogCount | None = None,
+    *,
+    format_name: str | None = None,
+    patterns: Sequence[str] = (),
+    sacct: str | None = None,
+    kubernetes: str | None = None,
+    zone: tzinfo = UTC,
+) -> Iterator[Happening]:
+    """What the logs of a job tell, in the order of their clocks; in memory that does not grow with them.
+
+    * Files whose names differ only in a number or a date at the end (`.1`, `.2.gz`, `-20250601`) are one log in pieces:
+      by the clocks at their beginnings, or the highest number first where they have none. Where they begin at once,
+      they are logs of several processes.
+    * Other files are merged by their clocks. What has no clock stays where it is in its log; a log without any clock
+      comes whole, in the order of `paths`. A clock that was put back is left as it is.
+    * What several ranks say of one iteration, checkpoint or start is heard once, from the first of them.
+
+    Args:
+        paths: logs, and what sacct and kubectl print, which is recognised. "-" is standard input.
+        count: hears of lines, formats, and what was odd.
+        format_name: of the logs, one of `READERS`; None: it is recognised, log by log.
+        patterns: a user's own expressions (`readers/patterns.py`).
+        sacct: a file with what `sacct --json` or `sacct -P` has printed.
+        kubernetes: a file with what `kubectl get events -o json` has printed.
+        zone: of stamps that name none.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or is no text; no file tells of a single iteration.
+    """
+    count = count if count is not None else LogCount()
+    if format_name is not None and format_name not in READERS:
+        raise InvalidInputError(f"no format is named {format_name}", fix=f"known are {', '.join(READERS)}")
+    logs = []
+    sources: list[_Source] = []
+    for path in paths:
+        if (kind := kind_of_document(path)) is not None:
+            sources.append(_Source(path, [path], kind, -inf))
+        else:
+            logs.append(path)
+    sources += [
+        _Source(path, [path], kind, -inf) for kind, path in (("sacct", sacct), ("kubernetes", kubernetes)) if path
+    ]
+    sources += _logs_of(logs, count, zone)
+    has_iterations = False
+    for told in _once(_merged(sources, count, zone, format_name, patterns)):
+        has_iterations = has_iterations or told.kind == "iteration"
+        yield told
+    if not has_iterations:
+        raise _nothing_told([source_of(path) for path in paths], count)
+
+
+def _nothing_told(sources: Sequence[str], count: LogCount) -> InvalidInputError:
+    words = f"{count.lines:,} lines were read, {count.telling:,} told of something else"
+    if count.garbled:
+        words += f", {count.garbled:,} begin to tell and cannot be read ({'; '.join(count.words()[:3])})"
+    return InvalidInputError(
+        f"no line tells of an iteration: {words}",
+        where=joined(sources),
+        fix=f"known are {', '.join(READERS)}; --format NAME says which one it is, and --pattern how its lines look",
+    )
+
+
+class _Source(NamedTuple):
+    """What is read from its beginning to its end: a log, in one or several files, or a document."""
+
+    name: str
+    files: list[str]
+    kind: str  # "log", "sacct" or "kubernetes"
+    begin_s: float  # by the first stamp in it; -inf where there is none
+
+
+def _logs_of(paths: Sequence[str], count: LogCount, zone: tzinfo) -> list[_Source]:
+    """The logs among files, of which some may be pieces of one."""
+    begin_s = {path: _beginning_s(path, count, zone) for path in paths}
+    groups: dict[str, list[str]] = {}
+    for path in dict.fromkeys(paths):
+        groups.setdefault(_stem(path), []).append(path)
+    sources = []
+    for stem, files in groups.items():
+        times = sorted(begin_s[file] for file in files)
+        is_at_once = any(later - before < _AT_ONCE_S for before, later in pairwise(times) if before > -inf)
+        if len(files) > 1 and not is_at_once:
+            ordered = sorted(files, key=lambda file: begin_s[file]) if times[0] > -inf else _by_number(files)
+            sources.append(_Source(stem, ordered, "log", times[0]))
+        else:
+            sources += [_Source(file, [file], "log", begin_s[file]) for file in files]
+    return sources
+
+
+def _stem(path: str) -> str:
+    """What the files that a log was rotated into have in common."""
+    name = path.removesuffix(".gz")
+    match = _ROTATED.fullmatch(name)
+    return match[1] if match else name
+
+
+def _by_number(files: Sequence[str]) -> list[str]:
+    """The oldest first: the highest number, the earliest date, and last the one that has none."""
+
+    def place(file: str) -> tuple[int, float, str]:
+        match = _ROTATED.fullmatch(file.removesuffix(".gz"))
+        if match is None:
+            return 2, 0, ""
+        return (0, -int(match[2]), "") if len(match[2]) <= 3 else (1, 0, match[2])
+
+    return sorted(files, key=place)
+
+
+def _beginning_s(path: str, count: LogCount, zone: tzinfo) -> float:
+    """The first stamp at the beginning of a file; -inf where there is none, or where it can be read only once."""
+    if path == STANDARD_STREAM or (Path(path).exists() and not Path(path).is_file()):
+        return -inf
+    block = next(iter(blocks_of(path, LogCount())), None)
+    found_s = LineClock(zone).look_ahead(block.data) if block is not None else None
+    return found_s if found_s is not None else -inf
+
+
+def _merged(
+    sources: Sequence[_Source], count: LogCount, zone: tzinfo, name: str | None, patterns: Sequence[str]
+) -> Iterator[Happening]:
+    """All that is told, by the clocks; a log is opened when its time has come."""
+    waiting = sorted(sources, key=lambda source: source.begin_s)
+    order = counting()
+    heap: list[tuple[float, int, Happening, Iterator[tuple[float, Happening]]]] = []
+
+    def push(place: int, told: Iterator[tuple[float, Happening]], before_s: float) -> None:
+        for key_s, happening in told:
+            heapq.heappush(heap, (max(before_s, key_s), place, happening, told))
+            return
+
+    while waiting or heap:
+        while waiting and (not heap or waiting[0].begin_s <= heap[0][0]):
+            if len(heap) >= _MOST_OPEN:
+                raise InvalidInputError(
+                    f"more than {_MOST_OPEN} logs tell of the same time",
+                    where=waiting[0].name,
+                    fix="give the logs of one rank, or of a node's first rank, for all tell the same",
+                )
+            source = waiting.pop(0)
+            told = _told_by(source, count, zone, name, patterns)
+            push(next(order), _with_times(told, source.begin_s), source.begin_s)
+        if heap:
+            key_s, place, happening, rest = heapq.heappop(heap)
+            yield happening
+            push(place, rest, key_s)
+
+
+def _with_times(told: Iterator[Happening], begin_s: float) -> Iterator[tuple[float, Happening]]:
+    """Each with the time of the one before it where it has none, the first ones with that of the first that has one."""
+    leading: list[Happening] = []
+    for happening in told:
+        leading.append(happening)
+        if happening.time_s is not None:
+            begin_s = happening.time_s
+            break
+        if len(leading) >= _MOST_LEADING:
+            break
+    time_s = begin_s
+    for happening in chain(leading, told):
+        time_s = happening.time_s if happening.time_s is not None else time_s
+        yield time_s, happening
+
+
+def _told_by(
+    source: _Source, count: LogCount, zone: tzinfo, name: str | None, patterns: Sequence[str]
+) -> Iterator[Happening]:
+    if source.kind == "sacct":
+        return iter(read_sacct(source.files[0], count, zone))
+    if source.kind == "kubernetes":
+        return iter(read_kubernetes_events(source.files[0], count))
+    return iter(LogStream(source.files, count, zone, name, patterns))
+
+
+# Ranks that say the same.
+
+_REMEMBERED = 64  # iterations
+_ECHO_S = 1.0  # where nobody says who speaks, the same within so short a time is the same
+_LATE_S = 60.0  # and from another rank within so long a time
+
+
+@dataclass
+class _Told:
+    """What was told since a job began, or loaded a checkpoint."""
+
+    iterations: OrderedDict[int, Happening] = field(default_factory=OrderedDict)
+    others: dict[tuple[str, int | None, str | None], Happening] = field(default_factory=dict)
+
+    def is_echo(self, told: Happening) -> bool:
+        """Whether it was told before, by somebody else; if not, it is remembered."""
+        if told.kind in ("failure", "detected", "other"):
+            if told.kind == "failure":
+                self.others.clear()
+            return False
+        if told.kind == "iteration":
+            if told.iteration is None:
+                return False
+            before = self.iterations.get(told.iteration)
+            if before is not None and _is_same(before, told):
+                return True
+            self.iterations[told.iteration] = told
+            self.iterations.move_to_end(told.iteration)
+            if len(self.iterations) > _REMEMBERED:
+                self.iterations.popitem(last=False)
+            self.others.clear()
+            return False
+        key = told.kind, told.iteration, told.cause
+        before = self.others.get(key)
+        if before is not None and _is_same(before, told):
+            return True
+        self.others[key] = told
+        if told.kind in ("start", "load"):
+            self.iterations.clear()
+        return False
+
+
+def _is_same(before: Happening, told: Happening) -> bool:
+    """Whether two that tell alike are one that two ranks tell."""
+    if before.ranks and before.ranks == told.ranks and before.where.file == told.where.file:
+        return False
+    apart_s = abs(told.time_s - before.time_s) if told.time_s is not None and before.time_s is not None else None
+    if before.ranks or told.ranks or before.where.file != told.where.file:
+        return apart_s is None or apart_s < max(_LATE_S, 5 * (told.took_s or 0.0))
+    if apart_s is None:
+        return told.took_s == before.took_s and told.where.line - before.where.line < _REMEMBERED
+    return apart_s <= max(_ECHO_S, (told.took_s or 0.0) / 2)
+
+
+def _once(happenings: Iterator[Happening]) -> Iterator[Happening]:
+    """Without what several ranks tell again."""
+    heard = _Told()
+    for told in happenings:
+        if not heard.is_echo(told):
+            yield told

@@ -1,0 +1,1 @@
+torchrun converted_script.py

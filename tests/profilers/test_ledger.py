@@ -1,0 +1,320 @@
+"""The ledger of a job: every second in one class, and the right one."""
+
+import math
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtk.profilers.ledger import history
+from rtk.profilers.ledger.book import BEHIND, MOST_CROSSINGS
+from rtk.profilers.ledger.happenings import Happening, HappeningKind, LogPlace
+from rtk.profilers.ledger.history import DoneRow, JobHistory, healthy_us
+from rtk.profilers.ledger.ledger import ledger_of
+from rtk.profilers.ledger.log_count import LogCount
+from rtk.schemas.documents import canonical, parse_document
+from rtk.schemas.errors import InvalidInputError
+from rtk.schemas.ledger import CLASSES, GoodputLedger, LedgerClass
+
+KINDS = get_args(HappeningKind)
+
+
+def happening(kind: Any, time_s: float | None, line: int = 1, **what: Any) -> Happening:
+    """One thing that a line of a log says."""
+    return Happening(kind, time_s, LogPlace("job.log", line), **what)
+
+
+class Script:
+    """Happenings one after the other, `after` seconds after each other."""
+
+    def __init__(self, time_s: float = 1e9) -> None:
+        self.time_s, self.told = time_s, list[Happening]()
+
+    def then(self, after: float, kind: HappeningKind, **what: Any) -> "Script":
+        """So much later this happens."""
+        self.time_s += after
+        self.told.append(happening(kind, self.time_s, len(self.told) + 1, **what))
+        return self
+
+    def iterations(self, first: int, last: int, each_s: float = 2.0, **what: Any) -> "Script":
+        """Iterations, a line each."""
+        for number in range(first, last + 1):
+            self.then(each_s, "iteration", iteration=number, **what)
+        return self
+
+    def ledger(self, **options: Any) -> GoodputLedger:
+        """What comes of it."""
+        found = ledger_of(self.told, **options)
+        found.validate()
+        return found
+
+
+def seconds(ledger: GoodputLedger) -> dict[LedgerClass, float]:
+    """The classes that have any time, in seconds of GPUs."""
+    return {name: round(gpu_s, 6) for name, gpu_s in ledger.time if gpu_s}
+
+
+anything = st.builds(
+    Happening,
+    st.sampled_from(KINDS),
+    st.none() | st.floats(1e9, 1e9 + 1e5),
+    st.just(LogPlace("job.log", 1)),
+    st.none() | st.floats(0, 1e4),
+    st.none() | st.integers(0, 60),
+    st.none() | st.integers(1, 4096),
+    st.sampled_from([(), ("0",), ("1",), ("node-7",)]),
+    st.none() | st.just("OOM"),
+    st.integers(1, 10),
+    st.integers(0, 1),
+)
+
+
+@given(st.lists(anything, max_size=60), st.none() | st.just(16), st.booleans())
+def test_whatever_happens_each_second_of_each_gpu_is_in_one_class(
+    told: list[Happening], gpus: int | None, in_order: bool
+) -> None:
+    """Times that go back, missing clocks, ends without beginnings: the classes add up, nothing is negative, and the
+    span of an attempt is that of its classes."""
+    if in_order:
+        told = sorted(told, key=lambda one: one.time_s or 0.0)
+    try:
+        found = ledger_of(told, gpus=gpus)
+    except InvalidInputError:
+        return
+    found.validate()
+    assert all(gpu_s >= 0 for _, gpu_s in found.time)
+    lasted = [one.until_s - one.begin_s for one in found.attempts]
+    for attempt, lasts_s in zip(found.attempts, lasted, strict=True):
+        assert attempt.time.total_gpu_s == pytest.approx(lasts_s * (attempt.gpus or _gpus_before(found, attempt)))
+    assert math.fsum(lasted) == pytest.approx(found.span_s, abs=1e-5)
+    if gpus is not None:
+        assert found.time.total_gpu_s == pytest.approx(found.span_s * gpus, abs=1e-4)
+    assert parse_document(canonical(found), GoodputLedger, "ledger.json") == found
+
+
+def _gpus_before(found: GoodputLedger, attempt: Any) -> float:
+    return attempt.time.total_gpu_s / (attempt.until_s - attempt.begin_s) if attempt.until_s > attempt.begin_s else 1.0
+
+
+@given(st.integers(0, 10_000), st.booleans())
+def test_of_a_made_job_goodput_and_failures_are_known(seed: int, has_timers: bool) -> None:
+    """Failures, hangs, ends without a word, slow phases, clocks put back or forward, ranks that all print."""
+    made = pytest.importorskip("rtk.benchmarks.made_jobs", exc_type=ImportError)
+    shape = replace(made.JobShape.of(seed, 3), save_every=30)
+    if not has_timers:  # then a clock that is put forward cannot be told from iterations that become slow at once
+        shape = replace(shape, slow=0.0)
+    job = made.make_job(shape)
+    found = ledger_of(made.happenings_of(job, has_timers))
+    assert found.goodput == pytest.approx(job.goodput, abs=0.001)
+    assert found.iterations == job.iterations
+    assert len(found.failures) == 3
+    late_s = 60 + abs(job.shape.clock)
+    for failure, (begun_s, again_s) in zip(found.failures, job.failures_s, strict=True):
+        assert begun_s - late_s <= failure.time_s <= again_s + late_s
+
+
+def test_the_classes_of_a_restart() -> None:
+    """A hang: time-out, tear-down, queue, start, load, warm-up, and ten iterations done again."""
+    script = Script().then(0, "start", gpus=8).then(30, "rendezvous").then(20, "init")
+    script.iterations(1, 90).then(5, "save", took_s=5.0, iteration=90).iterations(91, 100)
+    script.then(600, "detected", cause="NCCL time-out", ranks=("9",)).then(4, "failure", cause="SIGABRT")
+    script.then(300, "start").then(60, "rendezvous").then(25, "load", took_s=20.0, iteration=90)
+    script.then(12, "iteration", iteration=91).iterations(92, 110).then(0, "end")
+    found = script.ledger()
+    assert seconds(found) == {
+        "useful": 8 * 2.0 * 110,
+        "redone": 8 * 2.0 * 10,
+        "checkpoint": 8 * 5.0,
+        "detection": 8 * 600.0,
+        "restart": 8 * (30 + 4 + 60.0),
+        "load": 8 * (20 + 25 + 10.0),
+        "idle": 8 * 300.0,
+    }
+    (failure,) = found.failures
+    assert failure.cause == "NCCL time-out"
+    assert failure.ranks == ("9",)
+    assert (failure.detection_s, failure.idle_s, failure.redone_s) == (600.0, 300.0, 20.0)
+    assert failure.restart_s == 4 + 60 + 25 + 10
+    assert failure.cost_gpu_s == 8 * (600 + 300 + 20 + 99)
+    assert failure.iterations_lost == 10
+    assert [one.ended for one in found.attempts] == ["failed", "clean"]
+    assert found.ettr == found.goodput
+    assert found.saves.count == 1
+
+
+def test_slow_is_what_iterations_take_beyond_the_healthy_time() -> None:
+    """By how much, in which phase; what is within 10 % is jitter; ETTR counts slow time, goodput does not."""
+    script = Script().then(0, "start", gpus=2).iterations(1, 60, 2.0).iterations(61, 80, 3.0).iterations(81, 100, 2.1)
+    found = script.ledger()
+    assert seconds(found) == {"useful": 2 * (160.0 + 42.0), "slow": 2 * 20.0}
+    (phase,) = found.slow_phases
+    assert (phase.begin_s, phase.end_s, phase.iterations, phase.factor) == (120.0, 180.0, 20, 1.5)
+    assert found.ettr == 1.0
+    assert found.goodput == pytest.approx(202 / 222)
+
+
+def test_an_attempt_without_an_end_is_a_failure_and_the_gap_is_idle() -> None:
+    """Nobody has said anything; lines that only show life say how long it lived."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 20).then(50, "other").then(100, "start").iterations(1, 20)
+    found = script.ledger()
+    assert seconds(found) == {"useful": 40.0, "redone": 40.0, "detection": 50.0, "idle": 100.0}
+    assert [one.ended for one in found.attempts] == ["silent", "open"]
+    assert "no word" in found.failures[0].cause
+    assert any("without a word" in one for one in found.warnings)
+
+
+def test_an_error_after_which_training_goes_on_is_no_failure() -> None:
+    """It is told, and its time is training."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 20).then(1, "failure", cause="caught")
+    found = script.then(1, "iteration", iteration=21).iterations(22, 30).ledger()
+    assert not found.failures
+    assert seconds(found) == {"useful": 60.0}
+    assert any("did not stop training" in one for one in found.warnings)
+
+
+def test_iterations_that_go_back_without_a_word_are_a_new_attempt() -> None:
+    """No start, no load: the numbers say it."""
+    found = Script().then(0, "start", gpus=1).iterations(1, 50).iterations(41, 60).ledger()
+    assert len(found.attempts) == 2
+    assert found.iterations_lost == 10
+    assert seconds(found) == {"useful": 120.0, "redone": 20.0}
+
+
+def test_ranks_that_print_the_same_iteration_or_come_late_count_once() -> None:
+    """Interleaved logs; a burst of lines that a rank had held back is no roll-back."""
+    script = Script().then(0, "start", gpus=4)
+    for number in range(1, 41):
+        script.then(2.0, "iteration", iteration=number, ranks=("0",))
+        script.then(0.0, "iteration", iteration=number, ranks=("1",))
+        if number > 1:
+            script.then(0.0, "iteration", iteration=number - 1, ranks=("2",))
+    for number in range(20, 20 + 2 * BEHIND):
+        script.told.append(replace(script.told[-1], iteration=number, ranks=("3",)))
+    found = script.ledger()
+    assert len(found.attempts) == 1
+    assert (found.iterations, found.iterations_lost) == (40, 0)
+    assert seconds(found) == {"useful": 320.0}
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, -200.0, 3600.0, 1800.0])
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_clock_that_is_put_back_or_forward_takes_no_time(jump_s: float, timed: bool) -> None:
+    """Summer time, time zones, a corrected clock: where there are timers, and where there are not."""
+    took = {"took_s": 2.0} if timed else {}
+    script = Script().then(0, "start", gpus=1).iterations(1, 50, 2.0, **took)
+    script.time_s += jump_s
+    found = script.iterations(51, 100, 2.0, **took).ledger()
+    assert found.span_s == 200.0
+    assert seconds(found) == {"useful": 200.0}
+    assert any("clock was put" in one for one in found.warnings)
+
+
+def test_a_single_line_with_a_wild_clock_is_not_believed() -> None:
+    """A year ahead, and back with the next line."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 20)
+    script.told[10] = replace(script.told[10], time_s=2e9)
+    assert seconds(script.ledger()) == {"useful": 40.0}
+
+
+def test_without_any_clock_what_iterations_took_is_counted() -> None:
+    """And said."""
+    told = [happening("iteration", None, n, iteration=n, took_s=3.0) for n in range(1, 11)]
+    found = ledger_of(told, gpus=2)
+    assert seconds(found) == {"useful": 60.0}
+    assert found.begin_s is None
+    assert any("no line has a clock" in one for one in found.warnings)
+
+
+def test_a_pause_without_a_word_is_unknown_where_a_timer_says_that_it_was_no_iteration() -> None:
+    """An evaluation; without a timer it would be a slow iteration."""
+    script = (
+        Script().then(0, "start", gpus=1).iterations(1, 20, took_s=2.0).then(100, "iteration", iteration=21, took_s=2.0)
+    )
+    assert seconds(script.ledger()) == {"useful": 42.0, "unknown": 98.0}
+    untimed = Script().then(0, "start", gpus=1).iterations(1, 20).then(100, "iteration", iteration=21)
+    assert seconds(untimed.ledger()) == {"useful": 42.0, "slow": 98.0}
+
+
+def test_gpus_are_those_of_the_attempt_and_between_attempts_of_the_one_before() -> None:
+    """A job that comes back smaller."""
+    script = Script().then(0, "start", gpus=16).iterations(1, 10).then(0, "failure", cause="x")
+    found = script.then(100, "start", gpus=8).iterations(11, 20).ledger()
+    assert seconds(found) == {"useful": 16 * 20.0 + 8 * 20.0, "idle": 1600.0}
+    assert seconds(script.ledger(gpus=4)) == {"useful": 160.0, "idle": 400.0}
+
+
+def test_nobody_says_how_many_gpus() -> None:
+    """Hours are the job's, and that is said."""
+    found = Script().then(0, "start").iterations(1, 10).ledger()
+    assert (found.unit, found.has_gpus) == ("hours", False)
+    assert any("--gpus" in one for one in found.warnings)
+
+
+def test_a_job_after_a_clean_end_that_begins_at_the_beginning_is_another_one() -> None:
+    """Nothing of the first counts as lost, and it is said."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 50).then(0, "end")
+    found = script.then(100, "start").iterations(1, 30).ledger()
+    assert seconds(found) == {"useful": 160.0, "idle": 100.0}
+    assert any("another job seems to begin" in one for one in found.warnings)
+
+
+def test_two_jobs_in_turns_in_one_log_are_refused() -> None:
+    """Both places are named."""
+    script = Script().then(0, "start", gpus=1)
+    for number in range(1, MOST_CROSSINGS + 2):
+        script.then(1, "iteration", iteration=5000 + number).then(1, "iteration", iteration=100 + number)
+    with pytest.raises(InvalidInputError, match="two jobs are in one log: iterations 105 and 5006") as error:
+        script.ledger()
+    assert "job.log:11 and job.log:12" in str(error.value.where)
+
+
+def test_a_log_without_an_iteration_is_refused_with_what_it_does_say() -> None:
+    """Never a silent zero."""
+    count = LogCount(files=1, lines=5000, telling=2, formats={"job.log": None})
+    told = [happening("start", 1e9, 1), happening("failure", 1e9 + 5, 88, cause="OOM")]
+    with pytest.raises(InvalidInputError, match=r"no iteration in 5000 lines; 2 of them.*OOM \(job.log:88\)") as error:
+        ledger_of(told, count=count)
+    assert error.value.where == "job.log"
+    with pytest.raises(InvalidInputError, match="no iteration"):
+        ledger_of([])
+    with pytest.raises(InvalidInputError, match="neither a clock nor a duration"):
+        ledger_of([happening("iteration", None, 1, iteration=1)])
+
+
+def test_what_was_read_and_not_understood_is_in_the_ledger() -> None:
+    """With what was odd."""
+    count = LogCount(files=1, lines=100, telling=20, garbled=3, formats={"job.log": "megatron"})
+    count.remark("a line is cut off", "job.log:7", 3)
+    found = Script().then(0, "start", gpus=1).iterations(1, 10).ledger(count=count)
+    assert (found.lines.read, found.lines.telling, found.lines.not_understood) == (100, 20, 3)
+    assert any("cut off" in one and "job.log:7" in one for one in found.warnings)
+
+
+@given(st.floats(1, 1e9), st.lists(st.floats(0.97, 1.03), min_size=8, max_size=50), st.lists(st.floats(1.5, 9)))
+def test_the_healthy_time_is_that_of_the_healthy(time_us: float, jitter: list[float], slow: list[float]) -> None:
+    """However slow up to two thirds of the iterations are."""
+    slow = slow[: 2 * len(jitter)]
+    found = healthy_us([time_us * factor for factor in (*jitter, *slow)])
+    assert found == pytest.approx(time_us, rel=0.031)
+
+
+def test_long_jobs_take_bounded_memory_and_keep_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours are put together; a roll-back into the midst of them takes its share."""
+    monkeypatch.setattr(history, "MOST_ROWS", 64)
+    kept = JobHistory()
+    for number in range(1, 2001):
+        kept.note(DoneRow(0, number, 1, 1000, number * 1000))
+    assert len(kept.rows) <= 64
+    assert sum(row.took_us for row in kept.rows) == 2_000_000
+    loss = kept.go_back(1500)
+    assert loss.iterations == 500
+    assert loss.took_us[0] == 500_000
+    assert kept.rows[-1].last == 1500
+
+
+def test_every_class_is_defined() -> None:
+    """In the document, in words."""
+    found = Script().then(0, "start", gpus=1).iterations(1, 10).ledger()
+    assert set(CLASSES) | {"goodput", "ettr"} <= set(found.definitions)

@@ -1,0 +1,573 @@
+"""What each reader of logs makes of lines that programs really wrote, and of lines that are damaged."""
+
+import gzip
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtk.profilers.failslow.readers.lines import number_text
+from rtk.profilers.ledger.clocks import LineClock
+from rtk.profilers.ledger.happenings import Happening
+from rtk.profilers.ledger.log_count import LogCount
+from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
+from rtk.profilers.ledger.reading import read_happenings
+from rtk.schemas.errors import InvalidInputError
+
+LOGS = Path(__file__).parent / "logs"
+
+
+def told_by(*names: str, count: LogCount | None = None, **options: object) -> list[Happening]:
+    """What real logs tell."""
+    return list(read_happenings([str(LOGS / name) for name in names], count, **options))  # type: ignore[arg-type]
+
+
+def told_in(folder: Path, text: str | bytes, count: LogCount | None = None, name: str = "job.log") -> list[Happening]:
+    """What a log tells that a test has written."""
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return list(read_happenings([str(path)], count))
+
+
+def megatron(iteration: int, clock: str = "2025-08-01 07:19:37", prefix: str = "", ms: str = "512.3") -> str:
+    """A line as Megatron-LM writes it since 2024."""
+    return (
+        f"{prefix} [{clock}] iteration {iteration:8d}/    5000 | consumed samples: {128 * iteration:12d} | elapsed "
+        f"time per iteration (ms): {ms} | learning rate: 6.9E-08 | global batch size:   128 | lm loss: 1.0E+01 | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+    )
+
+
+def kinds(happenings: Iterable[Happening]) -> Counter[str]:
+    """How often each kind was told."""
+    return Counter(told.kind for told in happenings)
+
+
+def iterations(happenings: Iterable[Happening]) -> list[int | None]:
+    """The numbers of the iterations that were told."""
+    return [told.iteration for told in happenings if told.kind == "iteration"]
+
+
+def refusal(folder: Path, text: str | bytes) -> InvalidInputError:
+    """The error that a log ends in."""
+    with pytest.raises(InvalidInputError) as caught:
+        told_in(folder, text)
+    return caught.value
+
+
+# Logs that programs have written.
+
+
+def test_megatron_of_2021_tells_size_setup_iterations_and_its_end() -> None:
+    """Iteration lines have no clock there; each stands for its interval, with the steps that fp16 skipped."""
+    count = LogCount()
+    told = told_by("megatron-2021.log", count=count)
+    assert [one.gpus for one in told if one.kind == "start"] == [256]
+    steps = [one for one in told if one.kind == "iteration"]
+    assert [(one.iteration, one.steps, one.skipped) for one in steps] == [
+        (10, 10, 10), (20, 10, 8), (30, 10, 1), (40, 10, 0), (50, 10, 0), (60, 10, 0)
+    ]  # fmt: skip
+    assert [one.took_s for one in steps] == pytest.approx([19.9324, 6.7075, 6.7465, 6.7364, 6.7153, 6.7037])
+    assert {one.time_s for one in steps} == {None}
+    assert [one.time_s for one in told if one.kind == "rendezvous"] == [1621849237.0]
+    failures = [(one.cause, one.time_s) for one in told if one.kind == "failure"]
+    assert failures == [("SIGTERM", None)] * 3 + [("CANCELLED due to time limit", 1621849834.0)] * 2
+    assert count.formats == {str(LOGS / "megatron-2021.log"): "megatron"}
+    assert (count.lines, count.garbled) == (40, 0)
+
+
+def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
+    """The line of the pipeline engine belongs to the step before it."""
+    told = told_by("deepspeed-2021.log", format_name="deepspeed")
+    assert [(one.kind, one.iteration, one.time_s, one.took_s) for one in told] == [
+        ("init", None, 1622144962.947, None),
+        ("iteration", 1, 1622145115.061, 150.471),
+        ("iteration", 2, 1622145260.386, 145.206),
+    ]
+
+
+def test_megatron_deepspeed_is_heard_once_with_deepspeeds_clock() -> None:
+    """Both programs tell of each iteration; Megatron's lines count, and borrow the clock."""
+    told = [one for one in told_by("deepspeed-2021.log") if one.kind == "iteration"]
+    assert [(one.iteration, one.time_s, one.took_s) for one in told] == [
+        (1, 1622145115.061, pytest.approx(150.4713)),
+        (2, 1622145260.386, pytest.approx(145.207)),
+    ]
+
+
+def test_torchtitan_fails_and_resumes() -> None:
+    """Two files of one job: steps, saves with their step, the error, and the step from which it goes on."""
+    told = told_by("torchtitan-resumes.log", "torchtitan-fails.log")
+    assert iterations(told) == [1, 2, 4, 6, 8, 10, 10, 12]
+    assert [one.steps for one in told if one.kind == "iteration"] == [1, 1, 2, 2, 2, 2, 2, 2]
+    assert [(one.iteration, one.took_s) for one in told if one.kind == "save"] == [(4, 0.68), (8, 0.77), (12, 0.23)]
+    (load,) = [one for one in told if one.kind == "load"]
+    assert (load.iteration, load.took_s) == (8, 1.1)
+    (failure,) = [one for one in told if one.kind == "failure"]
+    assert (failure.cause, failure.ranks) == ("RuntimeError: CUDA error: unspecified launch failure", ("0",))
+    assert kinds(told)["end"] == 1
+    assert {one.gpus for one in told if one.kind == "rendezvous"} == {1}
+
+
+def test_what_saves_take_is_not_part_of_torchtitans_iterations() -> None:
+    """Text and structured log agree on iterations between which a checkpoint was saved, within the text's rounding."""
+    text = {one.iteration: one for one in told_by("torchtitan-fails.log") if one.kind == "iteration"}
+    exact = {one.iteration: one for one in told_by("torchtitan.jsonl") if one.kind == "iteration"}
+    for last in (6, 10):
+        pair = [exact[number].took_s or 0.0 for number in (last - 1, last)]
+        assert text[last].took_s == pytest.approx(sum(pair) / 2, rel=0.05)
+
+
+def test_torchtitans_structured_log_tells_spans() -> None:
+    """Set-up, ten steps, two saves, and the step that broke and is none."""
+    told = told_by("torchtitan.jsonl")
+    assert kinds(told) == {
+        "start": 1, "rendezvous": 1, "init": 2, "iteration": 10, "save": 2, "failure": 1
+    }  # fmt: skip
+    assert iterations(told) == list(range(1, 11))
+    assert told[-1].cause == "RuntimeError: CUDA error: unspecified launch failure"
+
+
+def test_nemo_tells_global_steps_and_the_checkpoint_it_goes_on_from() -> None:
+    """`global_step` counts from 0, and lines come each second step."""
+    told = told_by("nemo.log")
+    assert iterations(told) == [1, 3, 5, 7, 9, 11]
+    assert [one.steps for one in told if one.kind == "iteration"] == [1, 2, 2, 2, 2, 2]
+    assert told[-1].kind == "end"
+    resumed = told_by("nemo-resumes.log")
+    assert [(one.kind, one.iteration, one.steps) for one in resumed[:2]] == [("load", 5, 1), ("iteration", 7, 2)]
+
+
+def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
+    """Each step once, however often the bar was drawn."""
+    told = told_by("nemo-bar.log")
+    numbers = [number for number in iterations(told) if number is not None]
+    assert numbers == list(range(numbers[0], 13))
+    assert len({one.where.line for one in told}) < len(told)
+
+
+def test_lightnings_csv_tells_steps_and_times() -> None:
+    """The file is an attempt; rows come each second step."""
+    told = told_by("lightning-metrics.csv")
+    assert told[0].kind == "start"
+    assert iterations(told) == [2, 4, 6, 8, 10, 12]
+    assert all(0.05 < (one.took_s or 0.0) < 0.07 for one in told if one.kind == "iteration")
+
+
+def test_each_of_lightnings_versions_is_an_attempt(tmp_path: Path) -> None:
+    """In the order of their clocks, and each beginning with its first iteration."""
+    paths = []
+    for version, begin in enumerate((2000.0, 1000.0)):
+        (tmp_path / f"version_{version}").mkdir()
+        path = tmp_path / f"version_{version}" / "metrics.csv"
+        rows = [f"{begin + 10 * step},0,{step},3.5,0.1" for step in (0, 1)]
+        path.write_text("\n".join(["timestamp,epoch,step,train_step_timing in s,loss", *rows]))
+        paths.append(str(path))
+    told = list(read_happenings(paths))
+    assert [(one.kind, one.time_s, one.iteration) for one in told] == [
+        ("start", 996.5, None), ("iteration", 1000.0, 1), ("iteration", 1010.0, 2),
+        ("start", 1996.5, None), ("iteration", 2000.0, 1), ("iteration", 2010.0, 2),
+    ]  # fmt: skip
+
+
+def test_nvrx_tells_cycles_beside_the_programs_own_lines() -> None:
+    """Three attempts: an error, a kill, and a clean end; rendezvous with how long it took."""
+    told = told_by("nvrx.log")
+    assert kinds(told)["rendezvous"] == 3
+    detected = [one for one in told if one.kind == "detected" and one.ranks == ("localhost",)]
+    assert [one.time_s for one in detected] == [1795793035.286, 1795793042.933]
+    causes = [one.cause for one in told if one.kind == "failure"]
+    assert causes == [
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "exit code 1",
+        "SIGKILL (exit code -9)",
+    ]
+    assert kinds(told)["end"] == 1
+    assert all((one.took_s or 0.0) < 1.0 for one in told if one.kind == "rendezvous")
+
+
+def test_torchruns_lines_and_tracebacks_of_single_ranks() -> None:
+    """A traceback's cause is its last line, found behind the prefixes of its rank; glog's stamps have no year."""
+    count = LogCount()
+    told = told_by("torchrun.log", count=count)
+    failures = [(one.cause, one.ranks) for one in told if one.kind == "failure"]
+    assert failures[0] == ("RuntimeError: CUDA error: an illegal memory access was encountered", ("1",))
+    assert failures[1] == ("exit code 1", ("local 1",))
+    assert str(failures[2][0]).startswith("RuntimeError: Gloo connectFullMesh failed")
+    first, second = (one.time_s for one in told if one.cause == "exit code 1")
+    assert first is not None and second is not None and second - first == pytest.approx(4.792)
+    assert any("no year" in words for words in count.words())
+
+
+# Lines in the forms of these threads: pytorch#118369, LlamaFactory#7396 (NCCL's watchdog), torchtitan#2389 (every rank
+# prints), #1287 (checkpoints), DeepSpeed#1825 and #3742, NeMo-Framework-Launcher#55 (bars of NeMo 1).
+
+
+def test_a_collective_that_timed_out_says_since_when_it_hung(tmp_path: Path) -> None:
+    """Its month and day are read with the year of the lines before."""
+    told = told_in(
+        tmp_path,
+        megatron(10)
+        + "[rank3]:[E801 07:30:07.408271257 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600060 "
+        "milliseconds before timing out.\n",
+    )
+    watched = told[-1]
+    assert (watched.kind, watched.cause, watched.ranks) == ("detected", "NCCL time-out (ALLREDUCE)", ("3",))
+    assert watched.took_s == 600.06
+    assert watched.time_s == pytest.approx((told[0].time_s or 0.0) + 630.408271257)
+
+
+def test_megatrons_checkpoints_take_what_timers_or_clocks_say(tmp_path: Path) -> None:
+    """A timer counts where there is one, and the slowest rank's; loads tell where the count goes on."""
+    told = told_in(
+        tmp_path,
+        "using world size: 8, data-parallel size: 8\n"
+        "  log_interval .................................... 5\n"
+        " loading checkpoint from /c at iteration 100\n"
+        "  successfully loaded checkpoint from /c [ t 0, p 0 ] at iteration 100\n"
+        "(min, max) time across ranks (ms):\n"
+        "    load-checkpoint ................................: (1234.50, 1240.10)\n"
+        + megatron(105)
+        + "saving checkpoint at iteration     105 to /c in torch_dist format\n"
+        "  successfully saved checkpoint from iteration     105 to /c [ t 1/1, p 1/1 ]\n"
+        "time (ms) | save-checkpoint: 2500.25\n"
+        "[2025-08-01 07:20:00] saving checkpoint at iteration     106 to /c in torch_dist format\n"
+        "[2025-08-01 07:20:07] successfully saved checkpoint from iteration     106 to /c\n"
+        + megatron(110, clock="2025-08-01 07:21:00")
+        + "[after training is done] datetime: 2025-08-01 07:22:00 \n",
+    )
+    found = [(one.kind, one.iteration, one.took_s) for one in told if one.kind in ("load", "save")]
+    assert found == [("load", 100, 1.2401), ("save", 105, 2.50025), ("save", 106, 7.0)]
+    assert [one.steps for one in told if one.kind == "iteration"] == [5, 5]
+    assert (told[0].gpus, told[-1].kind) == (8, "end")
+
+
+def test_bars_of_nemo_1_tell_steps_and_seconds(tmp_path: Path) -> None:
+    """Where no timing is shown the rate is."""
+    bar = "Epoch 0:   1%| | {}/77225 [9:07:58<878:01:48, 41.36s/it, loss=3.1, v_num=, global_step={}, consumed=1.6e+6]"
+    told = told_in(tmp_path, "\r".join(bar.format(n, f"{n - 1:.1f}") for n in (795, 795, 796)))
+    assert [(one.iteration, one.took_s) for one in told] == [(795, 41.36), (796, 41.36)]
+
+
+def test_every_rank_says_the_same_and_is_heard_once(tmp_path: Path) -> None:
+    """With prefixes of torchrun and srun, and without any."""
+    for prefixes in (["[default0]:", "[default1]:"], ["0: ", "12: "], ["[rank3]:", "[rank0]:"], ["", "", ""]):
+        lines = [
+            megatron(number, f"2025-08-01 07:19:{number:02d}", prefix) for number in range(1, 5) for prefix in prefixes
+        ]
+        told = told_in(tmp_path, "".join(lines))
+        assert iterations(told) == [1, 2, 3, 4], prefixes
+
+
+def test_ranks_apart_by_some_iterations_are_heard_once(tmp_path: Path) -> None:
+    """A rank that is behind tells nothing new."""
+    lines = [megatron(number, f"2025-08-01 07:19:{number:02d}", "[rank0]:") for number in range(1, 9)]
+    late = [megatron(number, f"2025-08-01 07:19:{number:02d}", "[rank1]:") for number in range(1, 9)]
+    mixed = [line for pair in zip(lines[3:], late, strict=False) for line in pair]
+    assert iterations(told_in(tmp_path, "".join(lines[:3] + mixed))) == list(range(1, 9))
+
+
+def test_iterations_that_are_done_again_are_told_again(tmp_path: Path) -> None:
+    """After a load, and after a restart of which no line tells."""
+    first = "".join(megatron(number, f"2025-08-01 07:19:{number:02d}") for number in (1, 2, 3, 4))
+    loaded = "[2025-08-01 07:25:00] successfully loaded checkpoint from /c at iteration 2\n"
+    again = "".join(megatron(number, f"2025-08-01 07:30:{number:02d}") for number in (3, 4, 5))
+    assert iterations(told_in(tmp_path, first + loaded + again)) == [1, 2, 3, 4, 3, 4, 5]
+    assert iterations(told_in(tmp_path, first + again)) == [1, 2, 3, 4, 3, 4, 5]
+
+
+# Damaged and odd input.
+
+
+def test_pieces_of_a_log_are_read_in_order(tmp_path: Path) -> None:
+    """By number and by clock; compressed or not; given in any order."""
+    pieces = {"job.log.2.gz": (1, 2), "job.log.1": (3, 4), "job.log": (5, 6)}
+    paths = []
+    for name, numbers in pieces.items():
+        text = "".join(megatron(number, f"2025-08-01 07:{2 * number:02d}:00") for number in numbers).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        paths.append(str(tmp_path / name))
+    assert iterations(read_happenings(sorted(paths))) == [1, 2, 3, 4, 5, 6]
+    for name, numbers in pieces.items():
+        text = "".join(f"iter {number}: loss 1.0, time 20.0ms\n" for number in numbers).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    assert iterations(read_happenings(sorted(paths))) == [2, 3, 4, 5, 6, 7]
+
+
+def test_logs_of_a_jobs_attempts_are_read_by_their_clocks(tmp_path: Path) -> None:
+    """Whatever their names."""
+    for name, hour in (("z", 1), ("a", 2), ("k", 3)):
+        lines = [megatron(number, f"2025-08-01 {hour:02d}:00:{number:02d}") for number in (1, 2)]
+        (tmp_path / f"{name}.out").write_text("".join(lines))
+    told = list(read_happenings([str(tmp_path / f"{name}.out") for name in "akz"]))
+    assert [one.where.file[-5:] for one in told] == ["z.out"] * 2 + ["a.out"] * 2 + ["k.out"] * 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1"])
+def test_any_encoding_is_read(tmp_path: Path, encoding: str) -> None:
+    """What is no ASCII stands in other lines only."""
+    text = "Gerät für Läufe\r\n" + megatron(1) + "é\r\n" + megatron(2, "2025-08-01 07:19:38")
+    assert iterations(told_in(tmp_path, text.encode(encoding))) == [1, 2]
+
+
+def test_colours_and_other_countries_numbers_are_read(tmp_path: Path) -> None:
+    """A comma for the decimals, points for the thousands, and a coloured word in between."""
+    told = told_in(tmp_path, megatron(1, ms="1.234,5") + megatron(2, "2025-08-01 07:19:39", ms="\x1b[31m987,6\x1b[39m"))
+    assert [one.took_s for one in told] == pytest.approx([1.2345, 0.9876])
+
+
+@given(st.integers(0, 10**9), st.integers(0, 999))
+def test_numbers_are_the_same_in_any_country(whole: int, thousandths: int) -> None:
+    """With points or commas for either."""
+    english = f"{whole:,}.{thousandths:03d}"
+    german = english.translate(str.maketrans(".,", ",."))
+    expected = whole + thousandths / 1000
+    assert float(number_text(english.encode())) == pytest.approx(expected)
+    if "." in german:  # else 1,000 is taken for a thousand
+        assert float(number_text(german.encode())) == pytest.approx(expected)
+
+
+def test_lines_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -> None:
+    """Cut off, written over by another rank, or with a number that is none."""
+    count = LogCount()
+    told = told_in(
+        tmp_path,
+        megatron(1)
+        + " iteration        2/    5000 | elapsed time per iteration (ms): iterat\n"
+        + megatron(3, ms="nan")
+        + megatron(4, ms="-3.0")
+        + "nothing\n"
+        + megatron(5, "2025-08-01 07:19:41")[:150],
+        count,
+    )
+    assert iterations(told) == [1, 5]
+    assert (count.lines, count.telling, count.garbled, count.silent) == (6, 2, 3, 1)
+    assert all(words.startswith("not understood") for words in count.words())
+
+
+def test_holes_of_zero_bytes_are_left_out_and_said(tmp_path: Path) -> None:
+    """As copytruncate leaves them at the beginning, and a crash in the middle."""
+    count = LogCount()
+    told = told_in(
+        tmp_path, b"\0" * 9000 + megatron(1).encode() + b"\0" * 50 + megatron(2, "2025-08-01 07:19:38").encode(), count
+    )
+    assert iterations(told) == [1, 2]
+    assert any("zero bytes" in words for words in count.words())
+
+
+def test_a_compressed_log_that_is_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    """And it is said."""
+    lines = [megatron(number, f"2025-08-01 07:{number // 60:02d}:{number % 60:02d}") for number in range(1, 2000)]
+    whole = gzip.compress("".join(lines).encode())
+    count = LogCount()
+    told = told_in(tmp_path, whole[: len(whole) // 2], count, "job.log.gz")
+    assert 100 < len(iterations(told)) < 1999
+    assert any("cut off or damaged" in words for words in count.words())
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    """Binary files, empty ones, and logs without a single iteration: each with its own words."""
+    assert refusal(tmp_path, bytes(range(1, 256)) * 40).what == "the file is binary"
+    assert "0 lines were read" in refusal(tmp_path, b"").what
+    silent = refusal(tmp_path, "Traceback (most recent call last):\n  File x\nKeyError: 'a'\nnothing\n" * 3)
+    assert silent.what == "no line tells of an iteration: 12 lines were read, 3 told of something else"
+    assert "--pattern" in (silent.fix or "")
+    cut = refusal(tmp_path, " iteration        2/    5000 | elapsed time per iteration (ms): iterat\n")
+    assert "1 begin to tell and cannot be read" in cut.what
+
+
+def test_a_damaged_gzip_without_a_byte_is_refused(tmp_path: Path) -> None:
+    """There is nothing to go on with."""
+    path = tmp_path / "job.log.gz"
+    path.write_bytes(gzip.compress(b"x" * 1000)[:6])
+    with pytest.raises(InvalidInputError, match="damaged or cut short"):
+        list(read_happenings([str(path)]))
+
+
+def test_blocks_hide_nothing(tmp_path: Path) -> None:
+    """A log of several blocks tells each iteration, with its line's number, and a traceback across their border."""
+    filler = "r7i3n0:38601 NCCL INFO Channel 00 : 0[1a000] -> 1[1a000] via NET/IB/3\n"
+    text, lines = [], 0
+    expected = []
+    while sum(map(len, text)) < 2.5 * BLOCK_BYTES:
+        number = len(expected) + 1
+        text.append(filler * 997 + megatron(number, f"2025-08-01 07:{number // 60:02d}:{number % 60:02d}"))
+        lines += 998
+        expected.append((number, lines))
+        text.append("Traceback (most recent call last):\n" + "  File a\n" * 40 + f"ValueError: {number}\n")
+        lines += 42
+    count = LogCount()
+    told = told_in(tmp_path, "".join(text), count)
+    assert [(one.iteration, one.where.line) for one in told if one.kind == "iteration"] == expected
+    assert [one.cause for one in told if one.kind == "failure"] == [f"ValueError: {number}" for number, _ in expected]
+    assert count.lines == lines
+    assert AHEAD_BYTES < BLOCK_BYTES
+
+
+@given(st.binary(max_size=300), st.sampled_from(sorted(LOGS.glob("*.[lcj]*"))), st.integers(0, 2000))
+def test_whatever_stands_in_a_log_it_is_told_or_refused(noise: bytes, real: Path, at: int) -> None:
+    """Noise in the midst of real lines raises nothing else than an error with words, and lines are counted right."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.log"
+        whole = real.read_bytes()
+        path.write_bytes(whole[:at] + noise + whole[at:])
+        count = LogCount()
+        with suppress(InvalidInputError):
+            list(read_happenings([str(path)], count))
+        assert count.lines >= count.telling + count.garbled or "\r" in path.read_bytes().decode("latin-1")
+
+
+# Clocks.
+
+
+def test_the_hour_that_comes_twice_is_told_apart() -> None:
+    """In a zone where clocks are put back, time goes on."""
+    clock = LineClock(ZoneInfo("Europe/Berlin"))
+    stamps = [b"2025-10-26 01:50:00", b"2025-10-26 02:50:00", b"2025-10-26 02:05:00", b"2025-10-26 03:05:00"]
+    times = [clock.of(stamp) or 0.0 for stamp in stamps]
+    assert [later - before for before, later in pairwise(times)] == [3600.0, 900.0, 3600.0]
+
+
+def test_stamps_with_a_zone_are_of_it() -> None:
+    """Containers' logs have one."""
+    clock = LineClock(ZoneInfo("Asia/Tokyo"))
+    same = [b"2025-06-20T10:13:39.5Z x", b"2025-06-20T12:13:39.500+02:00 x", b"[2025-06-20 19:13:39,500] x"]
+    assert len({clock.of(line) for line in same}) == 1
+
+
+# A user's own expressions.
+
+
+def test_a_users_expressions_tell_of_any_log(tmp_path: Path) -> None:
+    """Groups say what a line is, and what of it is what."""
+    path = tmp_path / "odd.log"
+    path.write_text(
+        "t=1700000000.5 batch 7 fini en 1.250,0 ms\n2025-08-01 07:00:00 ckpt@7 ecrit 3,5 s\n!! noeud n4 perdu: ECC\n"
+    )
+    told = list(
+        read_happenings(
+            [str(path)],
+            patterns=[
+                r"t=(?P<time>\S+) batch (?P<step>\d+) fini en (?P<took_ms>\S+)",
+                r"ckpt@(?P<save>\d+) ecrit (?P<took_s>\S+)",
+                r"noeud (?P<rank>\S+) perdu: (?P<failure>.*)",
+            ],
+        )
+    )
+    assert [(one.kind, one.iteration, one.took_s, one.ranks, one.cause) for one in told] == [
+        ("iteration", 8, 1.25, (), None),
+        ("save", 7, 3.5, (), None),
+        ("failure", None, None, ("n4",), "ECC"),
+    ]
+    assert [one.time_s for one in told] == [1700000000.5, 1754031600.0, None]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [("(", "no regular expression"), (r"step \d+", "it says no kind"), (r"(?P<save>a)(?P<load>b)", "several kinds"),
+     (r"(?P<iteration>\d+)(?P<loss>\d)", "a group is named loss")],
+)  # fmt: skip
+def test_expressions_that_say_nothing_are_refused(tmp_path: Path, pattern: str, words: str) -> None:
+    """With the groups that there are."""
+    with pytest.raises(InvalidInputError, match=words):
+        list(read_happenings([str(LOGS / "nemo.log")], patterns=[pattern]))
+
+
+# Schedulers.
+
+SACCT = """JobID|State|Start|End|ExitCode|AllocTRES|NodeList
+77|NODE_FAIL|2025-08-01T06:00:00|2025-08-01T07:30:00|0:0|billing=64,gres/gpu:h100=64,node=8|n[1-8]
+77.batch|CANCELLED|2025-08-01T06:00:00|2025-08-01T07:30:00|0:15||n1
+77|TIMEOUT|2025-08-01T07:40:00|2025-08-01T09:00:00|0:0|gres/gpu=64|n[1-8]
+77|CANCELLED by 1001|Unknown|Unknown|0:0||None assigned
+78|COMPLETED|2025-08-01T10:00:00|2025-08-01T11:00:00|0:0|gres/gpu=32|n[1-4]
+79|RUNNING|2025-08-01T12:00:00|Unknown|0:0|gres/gpu=32|n[1-4]
+"""
+
+
+def test_sacct_tells_when_a_job_ran_and_how_it_ended(tmp_path: Path) -> None:
+    """Merged with the log by its clock; steps and what never ran are left out."""
+    (tmp_path / "acct.txt").write_text(SACCT)
+    (tmp_path / "job.log").write_text(megatron(1))
+    told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "acct.txt")]))
+    assert [(one.kind, one.gpus, one.cause) for one in told] == [
+        ("start", 64, None),
+        ("iteration", None, None),
+        ("failure", None, "NODE_FAIL"),
+        ("start", 64, None),
+        ("failure", None, "TIMEOUT"),
+        ("start", 32, None),
+        ("end", None, None),
+        ("start", 32, None),
+    ]
+
+
+def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
+    """In the forms of several versions, whose numbers are wrapped or not."""
+    wrapped = {"set": True, "infinite": False, "number": 1}
+    jobs = [
+        {
+            "job_id": 77,
+            "state": {"current": ["FAILED"], "reason": "NonZeroExitCode"},
+            "time": {"start": 1754028000, "end": 1754033400},
+            "exit_code": {"status": ["ERROR"], "return_code": wrapped, "signal": {"id": {"set": False, "number": 0}}},
+            "tres": {"allocated": [{"type": "gres", "name": name, "count": 64} for name in ("gpu", "gpu:h100")]},
+            "nodes": "n[1-8]",
+        },
+        {"job_id": 78, "state": {"current": "PENDING"}, "time": {"start": 0, "end": 0}, "nodes": "None assigned"},
+    ]  # fmt: skip
+    (tmp_path / "acct.json").write_text(json.dumps({"jobs": jobs, "meta": {}}))
+    (tmp_path / "job.log").write_text(megatron(1))
+    told = list(read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "acct.json")))
+    assert [(one.kind, one.gpus, one.cause) for one in told] == [
+        ("start", 64, None), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
+    ]  # fmt: skip
+
+
+def test_a_sacct_table_without_times_is_refused(tmp_path: Path) -> None:
+    """With the command that prints them."""
+    (tmp_path / "acct.txt").write_text("JobID|JobName|State|ExitCode\n1|a|FAILED|1:0\n")
+    with pytest.raises(InvalidInputError, match="no column Start, End"):
+        list(read_happenings([str(LOGS / "nemo.log"), str(tmp_path / "acct.txt")]))
+
+
+def test_kubernetes_events_tell_of_pods(tmp_path: Path) -> None:
+    """By when they were last seen; those that say only how long ago it was are refused."""
+
+    def event(reason: str, stamp: str, name: str, message: str) -> dict[str, object]:
+        return {
+            "reason": reason,
+            "lastTimestamp": stamp,
+            "message": message,
+            "involvedObject": {"kind": "Pod", "name": name},
+        }
+
+    items = [
+        event("Evicted", "2025-08-01T08:00:00Z", "train-3", "The node was low on resource: memory."),
+        event("Started", "2025-08-01T07:00:00Z", "train-3", "Started container"),
+        event("Pulled", "2025-08-01T06:59:00Z", "train-3", "pulled"),
+        {"reason": "BackOff", "lastTimestamp": None, "eventTime": "2025-08-01T08:01:00.5Z", "note": "back-off"},
+    ]
+    (tmp_path / "events.json").write_text(json.dumps({"apiVersion": "v1", "items": items, "kind": "List"}, indent=4))
+    (tmp_path / "job.log").write_text(megatron(1))
+    told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "events.json")]))
+    assert [(one.kind, one.ranks, one.cause) for one in told] == [
+        ("start", ("train-3",), None),
+        ("iteration", (), None),
+        ("failure", ("train-3",), "Evicted: The node was low on resource: memory."),
+        ("detected", (), "BackOff: back-off"),
+    ]
+    (tmp_path / "events.txt").write_text(
+        "LAST SEEN   TYPE     REASON    OBJECT   MESSAGE\n5m   Normal   Started   pod/a   x\n"
+    )
+    with pytest.raises(InvalidInputError, match="how long ago"):
+        list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "events.txt")]))

@@ -1,0 +1,93 @@
+"""Jobs in which nobody has a part of the optimizer's state any more: all go back to the last checkpoint, or end."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtk.runners.resilience.protocol import Epoch, Job, Ready, StateLost
+
+from .test_rules import check_states, inject, run, steps_of
+from .toy_cluster import ToyCluster, ToyTraining, ToyWorker, copy_of, toy_plan
+
+LAST = 8
+
+
+class LossyCluster(ToyCluster):
+    """A cluster in which, as an epoch begins, some find that state is lost; what is loaded is what was saved."""
+
+    losses = 0  # how many are still to come
+
+    def _state_taken(self, worker: ToyWorker, epoch: Epoch) -> Ready | StateLost:
+        if self.losses and not epoch.nothing_committed and self.rng.random() < 0.5:
+            self.losses -= 1
+            return StateLost(epoch.epoch, (0,))
+        ready = super()._state_taken(worker, epoch)
+        if epoch.nothing_committed and epoch.resume is not None and worker.state is not None:
+            saved = steps_of(self, int(epoch.resume.removeprefix("step-")))
+            worker.state = copy_of(dict.fromkeys(worker.state, saved))
+        return ready
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    stages=st.integers(1, 2),
+    dp=st.integers(2, 3),
+    staggered=st.booleans(),
+    faults=st.lists(st.sampled_from(["kill", "join", "leave", "restart", "touch"]), min_size=1, max_size=6),
+    not_finite=st.frozensets(st.integers(0, 7), max_size=2),
+    losses=st.integers(0, 3),
+    every=st.sampled_from([0, 1, 3]),
+    regroups=st.booleans(),
+    ranks=st.sampled_from([1, 1, 2]),
+)
+@settings(max_examples=60, deadline=None)
+def test_all_go_back_to_the_last_checkpoint(
+    seed: int,
+    stages: int,
+    dp: int,
+    staggered: bool,
+    faults: list[str],
+    not_finite: frozenset[int],
+    losses: int,
+    every: int,
+    regroups: bool,
+    ranks: int,
+) -> None:
+    """Whatever else happens: who finishes has taken exactly the steps of one process, and iterations follow each other
+    but for those that go back to a checkpoint; where there is none, the job ends with exit code 5 and says why."""
+    rng = random.Random(seed)
+    job = Job(toy_plan(stages, dp, 2, staggered, False, ranks), LAST, checkpoint="ckpt", checkpoint_every=every)
+    training = ToyTraining(is_sharded=True)
+    cluster = LossyCluster(job, rng, not_finite, regroups=regroups and not staggered, training=training)
+    cluster.losses = losses
+    dead: list[str] = []
+    for fault in faults:
+        for _ in range(rng.randrange(150)):
+            cluster.step()
+        if cluster.finished is not None:
+            break
+        inject(cluster, fault, rng, dead)
+    run(cluster)
+    assert cluster.finished is not None
+    if cluster.finished.exit_code == 0:
+        check_states(cluster, LAST)
+    elif "is lost" in cluster.finished.reason:
+        assert cluster.finished.exit_code == 5 and cluster.finished.reason.endswith("no checkpoint to go back to")
+    _check_course(cluster)
+
+
+def _check_course(cluster: ToyCluster) -> None:
+    """Each iteration follows the one before it, or the checkpoint that was gone back to, which was the last one."""
+    follows, saved = 0, dict[int, None]()
+    for one in cluster.announced:
+        match one["event"]:
+            case "iteration":
+                assert one["iteration"] == follows
+                follows += 1
+            case "checkpoint" if one["path"] and "error" not in one:
+                saved[one["iteration"]] = saved.pop(one["iteration"], None)
+            case "rollback":
+                assert one["iteration"] == [*saved][-1] <= follows
+                assert one["path"] == f"step-{one['iteration']}"
+                follows = one["iteration"]

@@ -1,0 +1,325 @@
+"""A loop as torchft's train_ddp.py has it, with one import changed: replicas are killed, the others go on, new ones heal.
+
+The file is also the program of one replica, which notes each step that counted, with the rows that it had in it. So the
+whole training can be done again by one process, whoever was there when.
+"""
+
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+from rtk.manager import (
+    DistributedDataParallel,
+    DistributedSampler,
+    Manager,
+    Optimizer,
+    ProcessGroupGloo,
+    plan_of_replicas,
+)
+from rtk.runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig
+from rtk.schemas.check import check_plan
+from rtk.schemas.documents import write_document
+from rtk.schemas.errors import InvalidInputError, RuntimeFailedError
+from rtk.schemas.plan import Plan
+
+if __name__ != "worker":
+    from ..warm import fork
+    from .processes import ProcessJob
+
+ROWS, WIDTH, CLASSES = 8, 16, 4
+MANY = 100_000
+RATE = 0.01
+
+
+def make_model(seed: int) -> nn.Sequential:
+    """A small model; each replica makes another one."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)).double()
+
+
+def make_rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of one step of a replica."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=generator)
+    return inputs, torch.randint(0, CLASSES, (ROWS,), generator=generator)
+
+
+def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, fails_at: int) -> None:
+    """torchft's loop: until the step that the file `steps` says; in one step it may die, or report an error."""
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    model = make_model(number)
+    own = random.Random(os.getpid())
+
+    def load_state_dict(state: dict[str, Any]) -> None:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optim"])
+
+    def state_dict() -> dict[str, Any]:
+        return {"model": model.state_dict(), "optim": optimizer.state_dict()}
+
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        min_replica_size=1,
+        load_state_dict=load_state_dict,
+        state_dict=state_dict,
+        replica_id=f"train_ddp_{number}",
+        timeout=timedelta(seconds=10),
+    )
+    replica = DistributedDataParallel(manager, model)
+    optimizer = Optimizer(manager, optim.AdamW(replica.parameters(), lr=RATE))
+    if dies_at >= 0:
+        model[0].weight.register_hook(lambda _: die() if manager.current_step() == dies_at else None)
+    with (folder / f"steps-{number}").open("a", buffering=1) as notes:
+        while manager.current_step() < int((folder / "until").read_text()):
+            seed = own.randrange(2**31)
+            inputs, labels = make_rows(seed)
+            optimizer.zero_grad()
+            F.cross_entropy(replica(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            if manager.current_step() == fails_at:
+                fails_at = -1
+                manager.report_error(RuntimeError("wrong numbers"))
+            before = manager.current_step()
+            optimizer.step()
+            if manager.current_step() > before:
+                notes.write(f"{before} {seed} {manager.num_participants()} {manager.batches_committed()}\n")
+            else:
+                (folder / f"missed-{number}").touch()
+            time.sleep(0.002)
+    torch.save([model.state_dict(), manager.state_dict()], folder / f"end-{number}")
+    manager.shutdown()
+
+
+def die() -> None:
+    """In the midst of a backward pass."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignore[misc]
+    """Replicas that a coordinator leads.
+
+    Args:
+        folder: where they note what they do.
+        replicas: how many.
+        steps: until which they go on, unless `until` says otherwise.
+        dies_at: by number, in which step a replica kills itself.
+        fails_at: and reports an error.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        replicas: int,
+        steps: int = MANY,
+        dies_at: dict[int, int] | None = None,
+        fails_at: dict[int, int] | None = None,
+    ) -> None:
+        self.folder, self.dies_at, self.fails_at = folder, dies_at or {}, fails_at or {}
+        self.until(steps)
+        write_document(str(folder / "plan.json"), plan_of_replicas(replicas))
+        how = JobConfig(iterations=MANY if steps == MANY else steps)
+        super().__init__(plan_of_replicas(replicas), how, TrainingConfig(), is_watchful=False)
+
+    def launch(self, name: str, not_before: int, lifeline: str | None) -> Any:
+        """The process of a replica; only the first one of a number dies or fails."""
+        number = int(name.partition("/")[0])
+        environment = {
+            "RTK_PLAN": str(self.folder / "plan.json"),
+            COORDINATOR: self.addresses[0],
+            SECRET: self.secret.decode(),
+        }
+        ends = self.dies_at.pop(number, -1), self.fails_at.pop(number, -1)
+        return fork(__file__, number, self.folder, environment, *ends)
+
+    def until(self, step: int) -> None:
+        """Let all go on to a step."""
+        file = self.folder / "until.new"
+        file.write_text(str(step))
+        file.rename(self.folder / "until")
+
+    def steps(self) -> int:
+        """How many counted so far."""
+        return sum(one["event"] == "iteration" and not one.get("skipped") for one in list(self.said))
+
+    def wait_for_step(self, step: int, timeout_s: float = 90.0) -> None:
+        """Wait until so many have counted."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.steps() < step:
+            assert time.monotonic() < deadline_s, f"no step {step}; last: {self.said[-5:]}"
+            time.sleep(0.02)
+
+    def wait_for_end(self, timeout_s: float = 90.0) -> None:
+        """Wait until all processes have ended."""
+        for process in self.processes.values():
+            process.join(timeout_s)
+            assert process.exitcode == 0, f"{process.exitcode}; last: {self.said[-5:]}"
+
+
+def check_trajectory(folder: Path, replicas: int, first: int = 0) -> int:
+    """One process, with the rows of those who took part in each step, comes to the same parameters, which all have.
+
+    Returns:
+        How many steps counted.
+    """
+    rows: dict[int, list[int]] = defaultdict(list)
+    batches: dict[int, set[int]] = defaultdict(set)
+    for number in range(replicas):
+        for line in (folder / f"steps-{number}").read_text().splitlines():
+            step, seed, count, total = map(int, line.split())
+            rows[step].append(seed)
+            batches[step].add(total)
+            assert count <= replicas
+    ends = [torch.load(folder / f"end-{number}") for number in range(replicas)]
+    assert all(state == ends[0][1] for _, state in ends)
+    assert sorted(rows) == list(range(ends[0][1]["step"]))
+    model = make_model(first)
+    optimizer = optim.AdamW(model.parameters(), lr=RATE)
+    done = 0
+    for step in sorted(rows):
+        optimizer.zero_grad()
+        for seed in rows[step]:
+            inputs, labels = make_rows(seed)
+            (F.cross_entropy(model(inputs), labels) / len(rows[step])).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        done += len(rows[step])
+        assert batches[step] == {done}  # what all said of the batches so far
+    for state, _ in ends:
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(state[name], ends[0][0][name], atol=0, rtol=0)
+            torch.testing.assert_close(state[name], value, atol=1e-11, rtol=0)
+    return len(rows)
+
+
+def test_a_replica_dies_amid_backward_and_a_new_one_heals(tmp_path: Path) -> None:
+    """Three processes; the step of the death is done again by two, and the third has their state when it is back."""
+    with ReplicaJob(tmp_path, 3, dies_at={1: 4}) as job:
+        job.wait_for_step(10)
+        job.start("1/0")
+        since = job.wait_for(lambda one: one["event"] == "join")
+        job.until(job.steps() + 20)
+        job.wait_for_end()
+    assert (tmp_path / "missed-0").exists()  # the step in which it died
+    assert any(one["event"] == "failure" for one in job.said[:since])
+    assert check_trajectory(tmp_path, 3) >= 30
+    counts = [int(line.split()[2]) for line in (tmp_path / "steps-0").read_text().splitlines()]
+    assert {*counts[:4]} == {3}
+    assert counts[4] == 2
+    assert counts[-1] == 3
+
+
+@pytest.mark.parametrize("kills", [int(os.environ.get("RTK_TEST_KILLS", "4"))])
+def test_replicas_are_killed_at_random(tmp_path: Path, kills: int) -> None:
+    """Whoever dies when, somebody goes on, nothing hangs, and what is trained is what one process trains."""
+    chance = random.Random(kills)
+    with ReplicaJob(tmp_path, 3) as job:
+        job.wait_for_step(3)
+        for _ in range(kills):
+            name = f"{chance.randrange(3)}/0"
+            time.sleep(chance.uniform(0.0, 0.3))
+            job.signal(name, signal.SIGKILL)
+            since = len(job.said)
+            job.processes[name].join(10)
+            job.wait_for_step(job.steps() + chance.randrange(1, 4))
+            job.start(name)
+            job.wait_for(lambda one: one["event"] == "join", since=since)
+        job.until(job.steps() + 20)
+        job.wait_for_end()
+    check_trajectory(tmp_path, 3)
+
+
+def test_an_error_takes_the_step_from_all(tmp_path: Path) -> None:
+    """Who reports one votes against the step, and nobody takes it; the job ends with its iterations."""
+    with ReplicaJob(tmp_path, 2, steps=8, fails_at={1: 3}) as job:
+        assert job.result().exit_code == 0
+        skipped = [one["iteration"] for one in job.said if one["event"] == "iteration" and one.get("skipped")]
+    assert skipped == [3]
+    assert (tmp_path / "missed-0").exists() and (tmp_path / "missed-1").exists()
+    steps = [line.split()[0] for line in (tmp_path / "steps-0").read_text().splitlines()]
+    assert steps == [str(step) for step in range(7)]  # the skipped iteration is one of the eight
+
+
+def test_the_plan_of_replicas() -> None:
+    """Valid, of one stage and one micro-batch a replica."""
+    plan = plan_of_replicas(3)
+    assert check_plan(plan) == []
+    assert [worker.name for worker in plan.workers] == ["0/0", "1/0", "2/0"]
+    with pytest.raises(InvalidInputError, match="0 replicas"):
+        plan_of_replicas(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"world_size": 2}, "a replica of 2 processes"),
+        ({"replica_id": "train_3"}, "the plan has no replica 3"),
+        ({"replica_id": None}, "replica_id is not given"),
+        ({"lighthouse_addr": None}, "lighthouse_addr is not given"),
+        ({"secret": None}, "secret is not given"),
+        ({"plan": None}, "plan is not given"),
+        ({"lighthouse_addr": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said(given: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is connected, with the argument and the variable that would say it."""
+    for name in ("RTK_PLAN", COORDINATOR, SECRET, "REPLICA_GROUP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    right: dict[str, Any] = {
+        "lighthouse_addr": "127.0.0.1:1",
+        "replica_id": "r0",
+        "plan": plan_of_replicas(2),
+        "secret": "0" * 32,
+    }
+    with pytest.raises(InvalidInputError) as caught:
+        Manager(**{**right, **given})
+    assert words in f"{caught.value.what} {caught.value.where}"
+
+
+def make_manager(**given: Any) -> Manager:
+    """A replica that nobody leads."""
+    plan: Plan = plan_of_replicas(2)
+    return Manager(lighthouse_addr="127.0.0.1:1", replica_id="r0", plan=plan, secret="0" * 32, **given)
+
+
+def test_verbs_before_the_first_step() -> None:
+    """No step is voted on that was not begun; a future's error is reported; counts are those of a checkpoint."""
+    manager = make_manager(timeout=timedelta(seconds=0.2))
+    assert (manager.num_participants(), manager.is_participating(), manager.errored()) == (0, False, None)
+    with pytest.raises(InvalidInputError, match="no step has been begun"):
+        manager.should_commit()
+    manager.load_state_dict({"step": 7, "batches_committed": 21})
+    assert (manager.current_step(), manager.batches_committed()) == (7, 21)
+    assert manager.state_dict() == {"step": 7, "batches_committed": 21}
+    future: torch.futures.Future[int] = torch.futures.Future()
+    wrapped = manager.wrap_future(future, 5)
+    future.set_exception(ValueError("no"))
+    assert wrapped.wait() == 5
+    assert isinstance(manager.errored(), Exception)
+    manager.register_state_dict_fn("more", lambda state: None, dict)
+    with pytest.raises(InvalidInputError, match="two parts"):
+        manager.register_state_dict_fn("more", lambda state: None, dict)
+    with pytest.raises(InvalidInputError, match="averages and sums"):
+        manager.allreduce(torch.ones(2), reduce_op=torch.distributed.ReduceOp.MAX)
+    with pytest.raises(RuntimeFailedError):
+        manager.start_quorum()  # there is no coordinator
+    manager.shutdown()
+
+
+def test_replicas_read_rows_of_their_own() -> None:
+    """As torchft's sampler: a share for each replica that there may be."""
+    data: Any = range(12)
+    shares = [list(DistributedSampler(data, number, 3, shuffle=False)) for number in range(3)]
+    assert sorted(row for share in shares for row in share) == list(range(12))
+
+
+if __name__ == "worker":
+    train(*globals()["ARGUMENTS"])
