@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 
+from ...schemas.errors import RuntimeFailedError
 from .ties import fingerprint
 from .transport import Transport
 
