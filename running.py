@@ -80,7 +80,7 @@ class PlannersAdvice:
         from .schemas.profile import Profile
 
         profile = None if self._how.profile is None else read_document(self._how.profile, Profile)
-        found = degree_factors(self._plan, self._policy, profile)
+        found = degree_factors(self._plan, self._policy, profile, self._how.normalize_within)
         degrees = {degree for own in found.factors.values() for degree in own}
         lacking = sorted(degrees - found.profiled) if profile is not None else []
         if lacking:

@@ -520,7 +520,7 @@ def draw(document: Any, path: str, *, title: str | None = None, part: "Selection
     Args:
         document: see `drawing_of`.
         path: of the picture: .html, .svg, .png or .pdf; .json, a Chrome trace; or .perfetto-trace or .pftrace, a
-            Perfetto trace; each also with .gz.
+            Perfetto trace; each also with .gz. One that ends in `/` is a folder, for a Chrome trace a rank.
         title: of the picture; None: what the document is, or else the file's name.
         part: what of plans and timelines is drawn (schemas/columns.py); None: all.
 
@@ -528,9 +528,12 @@ def draw(document: Any, path: str, *, title: str | None = None, part: "Selection
         InvalidInputError: the document cannot be drawn, or the path's ending names no picture.
     """
     from .schemas.files import written
-    from .viz.drawing import drawn
+    from .viz.drawing import drawn, write_ranks
     from .viz.style import PICTURE_ENDINGS, TRACE_ENDINGS
 
+    if path.endswith("/"):
+        write_ranks(drawing_of(document, part=part), path)
+        return
     bare = Path(path.removesuffix(".gz"))
     known(bare.suffix, (*PICTURE_ENDINGS, *TRACE_ENDINGS), "--output")
     drawing = drawing_of(document, part=part)

@@ -52,9 +52,12 @@ def compared(job: MadeJob, found: GoodputLedger) -> dict[str, Any]:
     }
 
 
-def matched(job: MadeJob, found: GoodputLedger, within_s: float = 60.0) -> tuple[int, int]:
-    """How many failures were found, and how many that were none: each true one is found once, in its time."""
-    left, right = list(job.failures_s), 0
+def matched(job: MadeJob, found: GoodputLedger) -> tuple[int, int]:
+    """How many failures were found, and how many that were none: each true one is found once, in its time.
+
+    That is from its beginning, or the last line before it, which is up to a log interval earlier, to the next attempt.
+    """
+    left, right, within_s = list(job.failures_s), 0, 60.0 + 3 * job.shape.interval * job.shape.base_s
     for failure in found.failures:
         near = next((one for one in left if one[0] - within_s <= failure.time_s <= one[1] + within_s), None)
         if near is not None:

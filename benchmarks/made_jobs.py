@@ -4,7 +4,7 @@ A job has failures, hangs, checkpoints, roll-backs, slow phases, and clocks that
 is written as happenings (`happenings_of`) or as logs of a framework (`made_logs.py`).
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -91,7 +91,7 @@ class MadeJob:
 
     shape: JobShape
     told: list[Told] = field(default_factory=list)
-    truth_s: Counter[LedgerClass] = field(default_factory=Counter)
+    truth_s: dict[LedgerClass, float] = field(default_factory=lambda: defaultdict(float))
     failures_s: list[tuple[float, float]] = field(default_factory=list)
     iterations: int = 0
 
@@ -108,7 +108,7 @@ class _Maker:
         self.job, self.chance = MadeJob(shape), Random(shape.seed)
         self.time_s = BEGIN_S
         self.offset_s = 0.0
-        self.done: dict[int, Counter[LedgerClass]] = {}  # what the doing that counts has taken, by iteration
+        self.done: dict[int, dict[LedgerClass, float]] = {}  # what the doing that counts has taken, by iteration
         self.is_slow = 1.0
 
     def spend(self, name: LedgerClass, took_s: float) -> None:
@@ -144,7 +144,7 @@ class _Maker:
         starting_s = self.chance.uniform(5, 40) if is_first else 0.0
         self.spend("load", starting_s)
         self.time_s += healthy_s + beyond_s
-        self.done[number] = Counter({"useful": healthy_s, "slow": beyond_s})
+        self.done[number] = {"useful": healthy_s, "slow": beyond_s}
         return healthy_s + beyond_s + starting_s
 
     def save(self, number: int) -> None:
@@ -204,8 +204,9 @@ def make_job(shape: JobShape) -> MadeJob:
         maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines)
     maker.tell("end")
     job.iterations = len(maker.done)
-    for took in maker.done.values():
-        job.truth_s += took
+    for took_s in maker.done.values():
+        for name, spent_s in took_s.items():
+            job.truth_s[name] += spent_s
     return job
 
 

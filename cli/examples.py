@@ -124,9 +124,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk monitor -o slow.html -- python train.py",
     ),
     "bubble": (
-        "rtk bubble timeline.json --plan plan.json",
-        "rtk bubble traces/ -o bubbles.html",
-        "rtk bubble train.log --json",
+        "rtk bubble t.json --plan plan.json",
+        "rtk bubble t.json -o bubbles.html --json",
     ),
     "detect": (
         "rtk detect train.log",
@@ -134,9 +133,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "rtk detect train.log --follow",
     ),
     "goodput": (
-        "rtk goodput job.log",
-        "rtk goodput job.log -o where-it-went.html",
-        "rtk goodput job.log --trace failures.jsonl",
+        "rtk goodput train.log",
+        "rtk goodput train.log -o where-it-went.html",
+        "rtk goodput train.log --trace failures.jsonl",
     ),
     "doctor": (
         "rtk doctor job.sh",

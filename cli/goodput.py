@@ -38,8 +38,12 @@ def command(
         typer.Option("--sacct", help="What Slurm says of its attempts: sacct --parsable2, or sacct --json."),
     ] = None,
     kubernetes: Annotated[
-        str | None, typer.Option("--kubernetes", help="Events of its pods: kubectl get events,pods -o json.")
+        str | None, typer.Option("--kubernetes", help="Events of its pods: kubectl get events -o json.")
     ] = None,
+    timezone: Annotated[
+        str,
+        typer.Option("--timezone", metavar="ZONE", help="Of clocks in logs that name none, such as Europe/Berlin."),
+    ] = "UTC",
     trace: Annotated[
         str | None,
         typer.Option("--trace", help="Where to write its failures, for rtk replay; .csv, or JSON lines."),
@@ -72,7 +76,13 @@ def command(
     if files.count(STANDARD_STREAM) > 1:
         raise InvalidInputError("standard input can be read only once", where="FILE", fix="give one `-`")
     ledger = goodput(
-        files, format_name=format_name, patterns=patterns or (), gpus=gpus, sacct=sacct, kubernetes=kubernetes
+        files,
+        format_name=format_name,
+        patterns=patterns or (),
+        gpus=gpus,
+        sacct=sacct,
+        kubernetes=kubernetes,
+        timezone=timezone,
     )
     if trace is not None:
         found = failures_of(ledger)

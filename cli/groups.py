@@ -60,7 +60,7 @@ PANELS = {
                           "replay --nodes", "trace convert --nodes", "trace show --nodes", "replay --cost"),
     "Part to draw": ("viz --pipelines", "viz --workers", "viz --from", "viz --until", "viz --iterations"),
     "Reading the logs": ("detect --format", "--follow", "--mode", "--shortest", "goodput --format", "--pattern",
-                         "goodput --gpus", "--sacct", "--kubernetes"),
+                         "goodput --gpus", "--sacct", "--kubernetes", "--timezone"),
     "Settings": ("--env", "--here", "--torchrun"),
     "What no setting says": ("doctor --gpus", "doctor --iteration-time", "doctor --checkpoint-every", "--save-time",
                              "--restart-time", "doctor --mtbf"),

@@ -272,7 +272,7 @@ class RunStory:
                 self.joins += 1
             case said.LayersCopied() if self.seats.get(str(told.place)) != told.worker:
                 return f"worker {told.worker} moved to {told.place} and took {told.layers} from {told.source}"
-            case said.WorkerLeft():
+            case said.WorkerLeft() | said.DegreeRaised():
                 self._forget(told.worker)
             case said.IterationResumed():
                 self._resumed = told.iteration

@@ -37,7 +37,7 @@ def command(
             "--output",
             "-o",
             help=f"A picture ({', '.join(PICTURE_ENDINGS)}) a Chrome trace (.json) or a "
-            "Perfetto trace (.perfetto-trace, .pftrace); .gz compresses.",
+            "Perfetto trace (.perfetto-trace, .pftrace); .gz compresses. A folder (DIR/): a Chrome trace a rank.",
         ),
         Writes(),
     ] = None,
@@ -77,15 +77,19 @@ def command(
 
     Images are 1280 pixels wide; a .png has two pixels for each of them. The same files give the same bytes.
     """
-    from ..viz.drawing import drawn
+    from ..viz.drawing import drawn, write_ranks
     from ..wiring import drawing_of_files
 
-    ending = "" if output is None else picture_ending(output, ENDINGS, FIX)
+    is_folder = output is not None and output.endswith("/")
+    ending = "" if output is None or is_folder else picture_ending(output, ENDINGS, FIX)
     if files.count(STANDARD_STREAM) > 1:
         raise InvalidInputError("standard input can be read only once", where="FILE", fix="give one `-`")
     names = [source_of(file) if file == STANDARD_STREAM else Path(file.removesuffix(".gz")).stem for file in files]
     drawing = drawing_of_files(files, names, _selection(pipelines, workers, from_time, until, iterations))
-    if output is not None:
+    if output is not None and is_folder:
+        write_ranks(drawing, output)
+        remark(f"wrote {output}")
+    elif output is not None:
         pieces = drawn(drawing, drawing.title or " over ".join(names), ending, plotly)
         with written(output) as stream:
             stream.writelines(pieces)

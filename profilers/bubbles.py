@@ -24,7 +24,7 @@ from ..schemas.orders import KINDS
 from .analytic.step_trace import read_step_trace
 from .pipeline_run import PipelineRun
 
-Stretches = list[tuple[float, float]]  # (start, end), in s
+ROUNDING = 1e-9  # of an iteration, by which the next may begin before its end
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ def _windows(run: PipelineRun) -> Iterator[tuple[int, float, float, "np.ndarray[
     last_s = {int(n): float(columns.end_s[columns.iteration == n].max()) for n in np.unique(columns.iteration)}
     begun_s = {one.iteration: last_s[one.iteration] - one.seconds for one in run.times}
     groups = np.split(order, change)
+    least_s = {one.iteration: begun_s[one.iteration] - ROUNDING * one.seconds for one in run.times}
     overlap = any(
-        float(columns.start_s[rows[0]]) < begun_s.get(int(columns.iteration[rows[0]]), -np.inf) for rows in groups
+        float(columns.start_s[rows[0]]) < least_s.get(int(columns.iteration[rows[0]]), -np.inf) for rows in groups
     )
     own_end_s: dict[int, float] = {}
     for rows in groups:

@@ -26,7 +26,7 @@ CLASSES: dict[LedgerClass, str] = {
     "idle": "between attempts: in the queue, or nobody has restarted the job",
     "unknown": "the log does not say: evaluation, or a pause between iterations without a word",
 }
-DEFINITIONS = {
+DEFINITIONS: dict[str, str] = {
     "goodput": "useful GPU-seconds over all GPU-seconds of the span. What google's ml-goodput-measurement calls "
     "productive time over total time, with slow steps counted as badput (its step time deviation)",
     "ettr": "effective training time ratio: useful and slow time over all time. Meta (arXiv 2410.21680) divides a "
@@ -34,7 +34,6 @@ DEFINITIONS = {
     "healthy time": "of an iteration: the median of those that lie within 10 % of the lower quartile, of all attempts "
     "on as many GPUs",
     "span": "from the first line with a clock to the last, times the GPUs; between attempts those of the one before",
-    **CLASSES,
 }
 AttemptEnd = Literal["clean", "failed", "silent", "open"]
 

@@ -1,7 +1,7 @@
 """The small Protocols by which the wings meet without importing each other; the root ties them."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -168,10 +168,14 @@ class DegreeFactors:
     Attributes:
         factors: by worker and degree, how many times as long its operations take as planned.
         profiled: the degrees of which a profile has the costs; of others the factor is that of the numbers of GPUs.
+        costs_s: by worker and degree, what copying its state takes, there and back; none where nobody knows.
+        within: iterations within which that must have paid.
     """
 
     factors: "Mapping[str, Mapping[int, float]]"
     profiled: "frozenset[int]" = frozenset()
+    costs_s: "Mapping[str, Mapping[int, float]]" = field(default_factory=dict)
+    within: int = 0
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ KINDS = {
             "rtk verify PLAN --timeline FILE",
             "rtk profile refine PROFILE --timeline FILE",
             "rtk explain FILE",
+            "rtk bubble FILE",
         ),
     ),
     "rtk.trace": Kind(
@@ -57,6 +58,7 @@ KINDS = {
     ),
     "rtk.report": Kind("a report of a simulation", "rtk simulate PLAN --json", ()),
     "rtk.replay": Kind("a report of a replay", "rtk replay --profile PROFILE --trace TRACE", ("rtk viz FILE",)),
+    "rtk.bubble": Kind("a report of bubbles", "rtk bubble TIMELINE -o bubbles.json", ("rtk viz FILE",)),
     "rtk.resumption": Kind(
         "a resumption (the rest of an iteration)",
         "rtk simulate PLAN --inject faults.jsonl --resumption r.json",

@@ -98,7 +98,7 @@ def _bound(report: BubbleReport) -> Iterator[str]:
 
 
 def _help(change: BubbleChange, modelled_s: float) -> str:
-    assumes = f", if {change.assumes}" if change.assumes else ""
+    assumes = f"; assumed: {change.assumes}" if change.assumes else ""
     saved = f"saves {print_time(change.saved_s)} ({print_percent(change.saved_s / modelled_s)})"
     return f"{change.what}: {print_time(change.iteration_time_s)}, {saved}{assumes}"
 

@@ -40,7 +40,7 @@ def trace_pieces(timelines: Sequence[Labelled]) -> Iterator[str]:
         for label, columns in whole
     ]
     # In the order of sorted keys.
-    yield f'{{"displayTimeUnit":"ms","otherData":{_text({"timelines": sources})},"traceEvents":['
+    yield f'{{"displayTimeUnit":"ms","otherData":{text_of({"timelines": sources})},"traceEvents":['
     written = 0
     first_pid = 1  # 0 is the idle process in Perfetto
     for label, columns in whole:
@@ -55,7 +55,7 @@ def trace_pieces(timelines: Sequence[Labelled]) -> Iterator[str]:
 
 
 def _records(shown: TimelineColumns, pids: dict[str, int], prefix: str, written: int) -> Iterator[str]:
-    names = [_text(record) for record in _names(pids, prefix)]
+    names = [text_of(record) for record in _names(pids, prefix)]
     yield from names
     yield from _operations(shown, pids)
     yield from _arrows(shown, pids, written + len(names) + len(shown))
@@ -63,10 +63,11 @@ def _records(shown: TimelineColumns, pids: dict[str, int], prefix: str, written:
         pid = pids[worker]
         for time_s, size in points:
             yield f'{{"args":{{"bytes":{size}}},"name":"memory","ph":"C","pid":{pid},"ts":{time_s * 1e6}}}'
-    yield from map(_text, _instants(shown, pids))
+    yield from map(text_of, _instants(shown, pids))
 
 
-def _text(tree: Any) -> str:
+def text_of(tree: Any) -> str:
+    """A record as it stands in a trace: JSON with sorted keys and no white space."""
     return json.dumps(tree, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -100,7 +101,7 @@ def _operations(shown: TimelineColumns, pids: dict[str, int]) -> Iterator[str]:
                 said = f',"microbatch":"{pipeline}.{microbatch}","rerouted":{"true" if rerouted else "false"}'
                 said += f',"stage":{stage}' if prefix else ""
             else:
-                name, said = _text(shown.others[kind - len(KINDS)]), ""
+                name, said = text_of(shown.others[kind - len(KINDS)]), ""
             yield (
                 f'{{"args":{{"iteration":{iteration}{said}}},"cat":"{categories[kind]}","dur":{takes_us},"name":{name},'
                 f'"ph":"X","pid":{pid_of[worker]},"tid":{streams[kind]},"ts":{start_us}}}'

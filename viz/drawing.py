@@ -6,11 +6,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..schemas.bubble import BubbleReport
 from ..schemas.columns import columns_of
 from ..schemas.errors import InvalidInputError
+from ..schemas.files import written
 from ..schemas.ledger import GoodputLedger
 from ..schemas.replay import ReplayReport
 from ..schemas.templates import Templates
@@ -39,6 +41,7 @@ class Drawing:
         plotly: a page with plotly in it, by its title; None: there is none.
         title: what they are; empty: nothing better than their files' names.
         packets: the pieces of a Perfetto trace; None: there is none, and `trace` says so.
+        ranks: of one timeline a trace a rank, its file's name and its pieces; None: there are none.
     """
 
     html: Callable[[str], str]
@@ -48,6 +51,7 @@ class Drawing:
     plotly: Callable[[str], str] | None = None
     title: str = ""
     packets: Callable[[], Iterator[bytes]] | None = None
+    ranks: Callable[[], Iterator[tuple[str, Iterator[str]]]] | None = None
 
 
 def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawing:
@@ -55,6 +59,7 @@ def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawin
     from .chrome import trace_pieces
     from .gantt import gantt_html
     from .perfetto import perfetto_pieces
+    from .rank_traces import rank_traces
 
     timelines = labelled(documents, names)
 
@@ -81,6 +86,7 @@ def _of_timelines(documents: Sequence[Drawable], names: Sequence[str]) -> Drawin
         plotly,
         title_of(timelines),
         lambda: perfetto_pieces(timelines),
+        (lambda: rank_traces(timelines[0][1])) if len(timelines) == 1 else None,
     )
 
 
@@ -248,6 +254,37 @@ def drawn(drawing: Drawing, title: str, ending: str, by_plotly: bool = False) ->
     if ending in PERFETTO_ENDINGS and drawing.packets is not None:
         return drawing.packets()
     return _in_blocks(drawing.trace())
+
+
+def write_ranks(drawing: Drawing, folder: str) -> None:
+    """Write a trace a rank into a folder, which is made where there is none.
+
+    Raises:
+        InvalidInputError: it is not one timeline's; or the folder cannot be written, or holds traces of other ranks.
+    """
+    if drawing.ranks is None:
+        raise InvalidInputError(
+            "a trace a rank is one plan's or timeline's",
+            where=folder,
+            fix="give one file, or an output that is no folder",
+        )
+    traces = list(drawing.ranks())
+    there = Path(folder)
+    try:
+        there.mkdir(exist_ok=True)
+        others = {one.name for one in there.iterdir() if one.name.endswith((".json", ".json.gz"))}
+    except OSError as error:
+        fix = "check the path and its permissions"
+        raise InvalidInputError(f"cannot write the folder: {error.strerror}", where=folder, fix=fix) from error
+    if others := others - {name for name, _ in traces}:
+        raise InvalidInputError(
+            f"the folder holds other traces, such as {min(others)}: they would be taken for ranks of this job",
+            where=folder,
+            fix="give another folder, or remove them",
+        )
+    for name, pieces in traces:
+        with written(str(there / name)) as stream:
+            stream.writelines(_in_blocks(pieces))
 
 
 def _in_blocks(pieces: Iterator[str]) -> Iterator[bytes]:

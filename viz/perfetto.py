@@ -21,7 +21,7 @@ from ..schemas.orders import NONE
 from ..schemas.timeline import Event
 from .chrome import STREAMS, categories_of, streams_of
 from .facts import Labelled, Points, curves_of, workers_of
-from .protobuf import Rows, data, fixed64, joined, message, number, text
+from .protobuf import MessageRows, data, fixed64, joined, message, number, text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def perfetto_pieces(timelines: Sequence[Labelled]) -> Iterator[bytes]:
     for sequence, (label, timeline) in enumerate(timelines, start=1):
         columns = columns_of(timeline)
         shown = columns.aligned() if several else columns
-        yield from _Writer(shown, f"{label}: " if several else "", sequence, uuids).pieces()
+        yield from _PacketWriter(shown, f"{label}: " if several else "", sequence, uuids).pieces()
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class _Tracks:
     """Tracks: their numbers, and the packets that describe them."""
 
     uuids: "Ints"
-    described: Rows
+    described: MessageRows
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _PacketWriter:
     """Writes one timeline, in a sequence of packets of its own."""
 
     shown: TimelineColumns
@@ -99,21 +99,23 @@ class _Writer:
         if self.shown.events:
             yield self._block(*self._instants(self.shown.events, processes))
 
-    def _block(self, *packets: Rows) -> bytes:
+    def _block(self, *packets: MessageRows) -> bytes:
         packed = zlib.compress(b"".join(one.encoded() for one in packets), QUICKLY)
         return message(PACKET, data(COMPRESSED, packed)).encoded()
 
-    def _packets(self, *parts: Rows, flags: int = NEEDED) -> Rows:
+    def _packets(self, *parts: MessageRows, flags: int = NEEDED) -> MessageRows:
         return message(PACKET, *parts, number(SEQUENCE, self.sequence), number(SEQUENCE_FLAGS, flags))
 
-    def _processes(self, processes: dict[str, int]) -> Rows:
+    def _processes(self, processes: dict[str, int]) -> MessageRows:
         uuids = np.array(list(processes.values()))
         names = text(PROCESS_NAME, [f"{self.prefix}worker {worker}" for worker in processes])
         label = text(LABELS, [self.shown.source + (", paced" if self.shown.paced else "")])
         process = message(PROCESS, number(PID, uuids), number(SORT_INDEX, uuids), names, label)
         return self._packets(message(DESCRIPTOR, number(UUID, uuids), process, number(CHILD_ORDERING, EXPLICIT)))
 
-    def _tracks(self, parents: Sequence[int], names: Sequence[str], ranks: Sequence[int], *more: Rows) -> _Tracks:
+    def _tracks(
+        self, parents: Sequence[int], names: Sequence[str], ranks: Sequence[int], *more: MessageRows
+    ) -> _Tracks:
         """New tracks of processes; a parent of 0 is nobody."""
         uuids, above = np.array([next(self.uuids) for _ in names]), np.array(parents)
         said = number(UUID, uuids), number(PARENT, above, above > 0), text(TRACK_NAME, names)
@@ -145,11 +147,11 @@ class _Writer:
                 part = texts[begin : begin + BLOCK]
                 entries = message(field, number(1, begin + 1 + np.arange(len(part))), text(2, part))
                 whole = np.frombuffer(entries.encoded(), dtype=np.uint8)[None]
-                interned = message(INTERNED, Rows(whole, np.ones(whole.shape, dtype=bool)))
+                interned = message(INTERNED, MessageRows(whole, np.ones(whole.shape, dtype=bool)))
                 yield self._block(self._packets(interned, flags=flags))
                 flags = NEEDED
 
-    def _spans(self, rows: "Ints", track: "Ints", name: "Ints", sends: "Flags", waits_for: "Ints") -> Rows:
+    def _spans(self, rows: "Ints", track: "Ints", name: "Ints", sends: "Flags", waits_for: "Ints") -> MessageRows:
         """For each span a packet that begins a slice and one that ends it."""
         shown = self.shown
         computed = shown.is_computed[rows]
@@ -168,7 +170,7 @@ class _Writer:
         ends = message(TRACK_EVENT, number(TYPE, END), number(TRACK, track))
         return joined(self._at(shown.start_s[rows], begins), self._at(shown.end_s[rows], ends))
 
-    def _at(self, times_s: "Floats", event: Rows) -> Rows:
+    def _at(self, times_s: "Floats", event: MessageRows) -> MessageRows:
         return self._packets(number(TIMESTAMP, _nanoseconds(times_s)), event)
 
     def _memory(self, processes: dict[str, int]) -> Iterator[bytes]:
@@ -192,7 +194,7 @@ class _Writer:
         event = message(TRACK_EVENT, number(TYPE, COUNTER), number(TRACK, track), fixed64(DOUBLE, points[:, 1]))
         return self._block(tracks.described, self._at(points[:, 0], event))
 
-    def _instants(self, events: Sequence[Event], processes: dict[str, int]) -> tuple[Rows, Rows]:
+    def _instants(self, events: Sequence[Event], processes: dict[str, int]) -> tuple[MessageRows, MessageRows]:
         """Events, on a track of their worker's, or on one of nobody's."""
         parents = [processes.get(event.worker or "", 0) for event in events]
         owners, track_of = np.unique(parents, return_inverse=True)
@@ -207,7 +209,7 @@ class _Writer:
         return tracks.described, self._at(np.array([event.time_s for event in events]), event)
 
 
-def _said(what: str, values: "Ints", where: "Flags | None" = None, kind: int = UINT_VALUE) -> Rows:
+def _said(what: str, values: "Ints", where: "Flags | None" = None, kind: int = UINT_VALUE) -> MessageRows:
     """A number that is said of some operations."""
     return message(ANNOTATION, number(1, SAID.index(what) + 1), number(kind, values), where=where)
 

@@ -24,7 +24,7 @@ _BITS = 7  # of a number in each byte of a varint
 
 
 @dataclass(frozen=True)
-class Rows:
+class MessageRows:
     """A part of n messages, or of one that all share.
 
     Attributes:
@@ -43,16 +43,16 @@ class Rows:
         return self.data[self.kept].tobytes()
 
 
-def joined(*parts: Rows) -> Rows:
+def joined(*parts: MessageRows) -> MessageRows:
     """Parts of the same messages, one behind the other; what all share is repeated."""
     count = next((len(part) for part in parts if len(part) != 1), 1)
     shapes = [(count, part.data.shape[1]) for part in parts]
     data = [np.broadcast_to(part.data, shape) for part, shape in zip(parts, shapes, strict=True)]
     kept = [np.broadcast_to(part.kept, shape) for part, shape in zip(parts, shapes, strict=True)]
-    return Rows(np.concatenate(data, axis=1), np.concatenate(kept, axis=1))
+    return MessageRows(np.concatenate(data, axis=1), np.concatenate(kept, axis=1))
 
 
-def number(field: int, values: "Values | int", where: "Values | None" = None) -> Rows:
+def number(field: int, values: "Values | int", where: "Values | None" = None) -> MessageRows:
     """A field of an integer type, an enumeration or a truth value.
 
     Args:
@@ -63,43 +63,43 @@ def number(field: int, values: "Values | int", where: "Values | None" = None) ->
     return _field(field, VARINT, [_varints(np.atleast_1d(np.asarray(values)))], where)
 
 
-def fixed64(field: int, values: "Values", where: "Values | None" = None) -> Rows:
+def fixed64(field: int, values: "Values", where: "Values | None" = None) -> MessageRows:
     """A field of the type `fixed64`, of integers, or `double`; `where` as of `number`."""
     data = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).view(np.uint8)
     return _field(field, FIXED64, [_whole(data.reshape(len(values), 8))], where)
 
 
-def text(field: int, values: Sequence[str]) -> Rows:
+def text(field: int, values: Sequence[str]) -> MessageRows:
     """A field of text, one for each message."""
     return _packed(field, [value.encode() for value in values])
 
 
-def data(field: int, value: bytes) -> Rows:
+def data(field: int, value: bytes) -> MessageRows:
     """A field of bytes, of one message."""
     return _packed(field, [value])
 
 
-def message(field: int, *parts: Rows, where: "Values | None" = None) -> Rows:
+def message(field: int, *parts: MessageRows, where: "Values | None" = None) -> MessageRows:
     """A field that is a message of such parts; `where` as of `number`."""
     body = joined(*parts)
     return _field(field, BYTES, [_varints(body.kept.sum(axis=1)), body], where)
 
 
-def _packed(field: int, values: Sequence[bytes]) -> Rows:
+def _packed(field: int, values: Sequence[bytes]) -> MessageRows:
     lengths = np.array([len(value) for value in values], dtype=np.int64)
     width = max(int(lengths.max(initial=0)), 1)
     rows = np.array(values, dtype=f"S{width}").view(np.uint8).reshape(len(values), width)
-    return _field(field, BYTES, [_varints(lengths), Rows(rows, np.arange(width) < lengths[:, None])], None)
+    return _field(field, BYTES, [_varints(lengths), MessageRows(rows, np.arange(width) < lengths[:, None])], None)
 
 
-def _field(field: int, wire_type: int, parts: Sequence[Rows], where: "Values | None") -> Rows:
+def _field(field: int, wire_type: int, parts: Sequence[MessageRows], where: "Values | None") -> MessageRows:
     whole = joined(_varints(np.array([field << 3 | wire_type])), *parts)
     if where is None:
         return whole
-    return Rows(np.broadcast_to(whole.data, (len(where), whole.data.shape[1])), whole.kept & where[:, None])
+    return MessageRows(np.broadcast_to(whole.data, (len(where), whole.data.shape[1])), whole.kept & where[:, None])
 
 
-def _varints(values: "Values") -> Rows:
+def _varints(values: "Values") -> MessageRows:
     """Numbers in base 128, the lowest digit first; all but the last one with the highest bit set."""
     unsigned = values.astype(np.uint64)
     width = max(-(-int(unsigned.max(initial=0)).bit_length() // _BITS), 1)
@@ -108,8 +108,8 @@ def _varints(values: "Values") -> Rows:
     kept[:, 0] = True
     digits = (left & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
     digits[:, :-1] |= kept[:, 1:].astype(np.uint8) << _BITS
-    return Rows(digits, kept)
+    return MessageRows(digits, kept)
 
 
-def _whole(rows: "NDArray[np.uint8]") -> Rows:
-    return Rows(rows, np.ones(rows.shape, dtype=bool))
+def _whole(rows: "NDArray[np.uint8]") -> MessageRows:
+    return MessageRows(rows, np.ones(rows.shape, dtype=bool))

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ...schemas.bubble import BubbleBound, BubbleChange
-from ...schemas.errors import InfeasibleError
+from ...schemas.conditions import LinkPlace
+from ...schemas.errors import RtkError
 from ...schemas.orders import Operation, Schedule
 from ...schemas.placement import loop_placement, v_placement
 from ...schemas.plan import Placement, Plan
-from ...schemas.profile import Layer, LayerCost, Profile
+from ...schemas.profile import PASSES, TIMES, Layer, LayerCost, Profile
 from ..pipeline import plan_from_orders, plan_pipeline
 from ..placement.bounds import bound_of
 from ..scheduling.assemble import with_prediction
@@ -31,6 +32,7 @@ HEURISTIC = Effort("heuristic")
 ChangeKind = Literal["schedule", "micro-batches", "cut", "link", "slow", "sum", "step"]
 KINDS: dict[str, ChangeKind] = {"link": "link", "slowdown": "slow", "allreduce": "sum", "optimizer": "step"}
 HALVES = "I and W take half of a backward pass each: the run did not have them apart"
+TWO_STAGES: tuple[PlacementName, ...] = ("loop", "v")
 EVENLY = "layers can be moved so that all stages take equally long"
 
 
@@ -76,7 +78,9 @@ class MeasuredPipeline:
 
     def shape(self, with_delays: bool = True) -> Shape:
         """Columns, pipelines, micro-batches, placement and delays."""
-        delays_s = {(None, link): time_s for link, time_s in self.delays_s.items() if time_s > 0 and with_delays}
+        delays_s: dict[LinkPlace, float] = {
+            (None, link): time_s for link, time_s in self.delays_s.items() if time_s > 0 and with_delays
+        }
         pipelines = self.pipelines if self.slow else 1
         shape = Shape(len(self.placement), pipelines, self.microbatches, link_delay_s=delays_s)
         return replace(shape, placement=self.laid_out, chunks=self.chunks) if self.laid_out else shape
@@ -186,17 +190,17 @@ def _schedules(run: MeasuredPipeline) -> Iterator[Tried]:
             yield from _scheduled(run, run.profile, run.shape(), "1f1b", f"{words} whole backward passes", "")
             yield from _scheduled(run, run.profile, run.shape(), "zero-bubble", f"{words} I and W apart", assumes)
         return
-    for schedule in get_args(Schedule):
+    named: tuple[Schedule, ...] = get_args(Schedule)
+    for schedule in named:
         yield from _scheduled(
             run, run.profile, run.shape(), schedule, f"schedule by {schedule}", assumes if "zero" in schedule else ""
         )
     halves = replace(run.profile, layers=tuple(half for layer in run.profile.layers for half in _halves(layer)))
-    for placement, schedule in (("loop", "1f1b"), ("v", "zero-bubble")):
-        called = "interleaved 1F1B" if placement == "loop" else "a V of zero-bubble"
-        two = replace(run.shape(), placement=placement, chunks=2)
-        even = "each stage's layers halve evenly" + (f"; {assumes}" if assumes and placement == "v" else "")
-        words = f"schedule by {called}, two virtual stages a worker"
-        yield from _scheduled(run, halves, two, schedule, words, even)
+    even, words = "each stage's layers halve evenly", "two virtual stages a worker"
+    loop, v = (replace(run.shape(), placement=placement, chunks=2) for placement in TWO_STAGES)
+    yield from _scheduled(run, halves, loop, "1f1b", f"schedule by interleaved 1F1B, {words}", even)
+    told = f"{even}; {assumes}" if assumes else even
+    yield from _scheduled(run, halves, v, "zero-bubble", f"schedule by a V of zero-bubble, {words}", told)
 
 
 def _scheduled(
@@ -206,7 +210,7 @@ def _scheduled(
         return
     try:
         plan = run.priced(plan_pipeline(profile, shape, schedule, HEURISTIC))
-    except InfeasibleError:
+    except RtkError:  # such as a placement that is none of so few workers
         return
     yield "schedule", words, _iteration_s(plan), assumes
 
@@ -237,11 +241,13 @@ def _halves(layer: Layer) -> tuple[Layer, Layer]:
 def _scaled(layer: Layer, factor: float) -> Layer:
     """A layer whose passes take other times; its step takes as long as before."""
     (cost,) = layer.costs
-    passes = (cost.forward_s, cost.backward_input_s, cost.backward_weight_s)
-    return replace(layer, costs=(LayerCost(*(time_s * factor for time_s in passes), cost.optimizer_s),))
+    forward_s, input_s, weight_s = (getattr(cost, name) * factor for name in PASSES.values())
+    return replace(layer, costs=(LayerCost(forward_s, input_s, weight_s, cost.optimizer_s),))
 
 
 def _mean(layers: Sequence[Layer]) -> LayerCost:
     costs = [layer.costs[0] for layer in layers]
-    names = ("forward_s", "backward_input_s", "backward_weight_s", "optimizer_s")
-    return LayerCost(*(sum(getattr(cost, name) for cost in costs) / len(costs) for name in names))
+    forward_s, input_s, weight_s, step_s = (
+        sum(getattr(cost, name) for cost in costs) / len(costs) for name in TIMES.values()
+    )
+    return LayerCost(forward_s, input_s, weight_s, step_s)

@@ -41,7 +41,7 @@ def schedule_of(orders: Sequence[Sequence[Operation]], placement: Placement, mic
         if laid_out != fits or form.split != is_split:
             continue
         theirs = [
-            [(KIND_OF[one.kind], one.stage, one.microbatch) for one in row]
+            [(KIND_OF[one.kind], one.stage, one.microbatch) for one in row if form.split or one.kind != WEIGHT]
             for row in form.orders(columns, chunks, microbatches)
         ]
         if theirs == ran:
@@ -52,7 +52,7 @@ def schedule_of(orders: Sequence[Sequence[Operation]], placement: Placement, mic
 
 
 def megatron_orders(columns: int, chunks: int, microbatches: int) -> list[list[Operation]]:
-    """What Megatron-LM runs (pipeline_parallel/schedules.py): 1F1B, interleaved where workers have several virtual stages.
+    """What Megatron-LM runs (pipeline_parallel/schedules.py): 1F1B, interleaved where ranks have virtual stages.
 
     Args:
         columns: pipeline-parallel ranks.
@@ -64,7 +64,11 @@ def megatron_orders(columns: int, chunks: int, microbatches: int) -> list[list[O
         rows = one_forward_one_backward(stages, [Link(0.0)] * (columns - 1), microbatches)
         return [[Operation(kind, 0, number) for kind, number in row] for row in rows]
     return [
-        [Operation("F" if one.kind == FORWARD else "B", 0, one.microbatch, one.stage) for one in row]
+        [
+            Operation("F" if one.kind == FORWARD else "B", 0, one.microbatch, one.stage)
+            for one in row
+            if one.kind != WEIGHT
+        ]
         for row in interleaved(columns, chunks, microbatches)
     ]
 

@@ -335,11 +335,15 @@ class LowerDegrees:
         own, lower = (activations_held(layers, one) for one in (self._degree, degree))
         return self._state_bytes(stage, degree) + (activation_bytes * lower / own if own else 0.0)
 
+    def gpu_bytes(self, stages: Collection[int], degree: int) -> float:
+        """Parameters, gradients and optimizer state that a GPU of a worker with these stages has at a degree."""
+        return sum(self._state_bytes(stage, degree) for stage in stages)
+
     def has_room(self, stages: Sequence[int], degree: int, activation_bytes: float) -> bool:
         """Whether a GPU of a worker with these stages holds them at a degree, with activations as of `held_bytes`."""
         first, *further = stages
-        held_bytes = self.held_bytes(first, degree, activation_bytes)
-        return held_bytes + sum(self._state_bytes(one, degree) for one in further) <= self.room_bytes(first)
+        held_bytes = self.held_bytes(first, degree, activation_bytes) + self.gpu_bytes(further, degree)
+        return held_bytes <= self.room_bytes(first)
 
     @cached_property
     def _roomy(self) -> tuple[int, ...]:

@@ -12,14 +12,17 @@ from .answers import PolicyName, policy_of
 from .gpu_faults import LowerDegrees
 
 
-def degree_factors(plan: Plan, policy: PolicyName | None, profile: Profile | None = None) -> DegreeFactors:
+def degree_factors(
+    plan: Plan, policy: PolicyName | None, profile: Profile | None = None, within: int = 0
+) -> DegreeFactors:
     """At which smaller degrees the workers of a plan may go on that have lost a GPU, and how slow they are then.
 
     Args:
         plan: valid, that the job begins with.
         policy: by which the job recovers; None: that which is usual for the plan.
         profile: that the plan was made from; None: operations take as many times as long as there are fewer GPUs, and
-            whether these have room is not known.
+            whether these have room, and what copies take, is not known.
+        within: iterations within which copies must have paid.
 
     Raises:
         InvalidInputError: nobody has a smaller degree; or the policy does not heed what is slow; or the plan counts on
@@ -56,14 +59,18 @@ def degree_factors(plan: Plan, policy: PolicyName | None, profile: Profile | Non
         known = limits if len(limits) == len(stages) else None
         return LowerDegrees(profile, stages, len(plan.pipelines), degree, microbatches, known)
 
-    found = {}
+    found, costs_s = {}, {}
+    connection = profile.network.between_workers
     peaks = (plan.prediction or evaluate(plan)).peak_memory_bytes
     for worker, peak_bytes in zip(plan.workers, peaks, strict=True):
         pipeline = plan.pipelines[worker.pipeline]
         known = lower(pipeline.template, plan.gpus_of(worker), pipeline.microbatches)
         stages = plan.template_of(worker.pipeline).columns[worker.stage]
-        found[worker.name] = dict(_factors(known, stages, plan.gpus_of(worker), peak_bytes))
-    return DegreeFactors(found, frozenset(profile.degrees))
+        own = found[worker.name] = dict(_factors(known, stages, plan.gpus_of(worker), peak_bytes))
+        if connection is not None:
+            back_s = connection.transfer_s(known.gpu_bytes(stages, plan.gpus_of(worker)))
+            costs_s[worker.name] = {d: connection.transfer_s(known.gpu_bytes(stages, d)) + back_s for d in own}
+    return DegreeFactors(found, frozenset(profile.degrees), costs_s, within)
 
 
 def _require_costs(plan: Plan, profile: Profile) -> None:

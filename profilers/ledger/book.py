@@ -46,6 +46,7 @@ class AttemptEntry:
         is_off_beat: that checkpoint came earlier, or later, than it was due.
         teller: whose line its first iteration was.
         came_up: whether it came further than its first process.
+        is_dated: whether a line of it had a clock.
         is_undated: nothing that broke, or noticed, has had a clock so far.
         alarm_us: time since the failure by class, in case that it was none.
     """
@@ -72,6 +73,7 @@ class AttemptEntry:
     is_off_beat: bool = False
     teller: tuple[str, ...] = ()
     came_up: bool = False
+    is_dated: bool = True
     alarm_us: Counter[LedgerClass] = field(default_factory=Counter)
 
 
@@ -154,7 +156,7 @@ class Book:
         passed_us = self.clock.advance(happening, own_us, counts_alone=False)
         name: LedgerClass = "load" if happening.kind in ("init", "load") else "restart"
         if self._state is JobState.STARTING and not (happening.kind == "start" and self._now.came_up):
-            self._give(name, passed_us)
+            self._give(name, self._of_its_own(passed_us, own_us, happening))
         else:
             own_us = min(own_us, passed_us)
             if self.attempts:
@@ -166,6 +168,23 @@ class Book:
             self._now.resumes = happening.iteration
         self._now.came_up = self._now.came_up or happening.kind != "start"
         self._now.end_us = self.clock.elapsed_us
+
+    def _of_its_own(self, passed_us: int, own_us: int, happening: Happening) -> int:
+        """How much of the time up to a line is the attempt's.
+
+        Where its first line had no clock, it began with the first that has one; what passed before that was idle.
+        """
+        entry = self._now
+        if entry.is_dated or happening.time_s is None:
+            return passed_us
+        entry.is_dated = True
+        if len(self.attempts) == 1:
+            return passed_us
+        idle_us, before = max(passed_us - own_us, 0), self.attempts[-2]
+        before.us["idle"] += idle_us
+        before.until_us += idle_us
+        entry.begin_us += idle_us
+        return passed_us - idle_us
 
     def _goes_on(self, happening: Happening) -> bool:
         """Whether a line of a beginning, in the midst of training, begins nothing."""
@@ -196,7 +215,9 @@ class Book:
         begin_us = self.clock.elapsed_us - own_us
         if self.attempts:
             self._close(begin_us)
-        self.attempts.append(AttemptEntry(happening, begin_us, gpus=happening.gpus, progress_us=self.clock.elapsed_us))
+        entry = AttemptEntry(happening, begin_us, gpus=happening.gpus, progress_us=self.clock.elapsed_us)
+        entry.is_dated = happening.time_s is not None or happening.kind != "start"
+        self.attempts.append(entry)
         self._state = JobState.STARTING
         self._open_us = self._claimed_us = 0
         self._sign_us = self._saved_us = None
@@ -281,7 +302,7 @@ class Book:
         steps = self._steps_of_first(happening, number)
         took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
         passed_us = self._open_us + self.clock.advance(happening, took_us or 0, counts_alone=True)
-        self._open_us = 0
+        passed_us, self._open_us = self._of_its_own(passed_us, took_us or 0, happening), 0
         if took_us is not None and took_us > passed_us + COARSE_US:
             passed_us += self._begin_earlier(took_us - passed_us)
         work_us = passed_us if took_us is None else min(took_us, passed_us)
@@ -506,7 +527,7 @@ class Book:
             self._begin(happening, 0, "restart")
         entry = self._now
         entry.end_us = self.clock.elapsed_us
-        passed_us += self._open_us
+        passed_us = self._of_its_own(passed_us + self._open_us, 0, happening)
         self._open_us = self._claimed_us = 0
         if happening.kind == "end":
             self._give("restart", passed_us)
@@ -541,6 +562,7 @@ class Book:
             entry.us[name] -= us
             self._open_us += us
         entry.alarm_us.clear()
+        entry.starting_us = min(entry.starting_us, entry.us["restart"])
         entry.failure, entry.noticed_us, entry.detected, entry.ended = None, None, False, "open"
 
     def _note_sign(self, happening: Happening) -> None:

@@ -119,6 +119,7 @@ class JobClock:
         halves = round(surplus_us / HALF_HOUR_US)
         for jump_us in (halves * HALF_HOUR_US, self._offset_of_changes):
             if jump_us > 0 and abs(surplus_us - jump_us) <= slack_us:
+                jump_us = min(jump_us, surplus_us)
                 self._put(-jump_us, happening)
                 self.elapsed_us -= jump_us
                 return jump_us

@@ -72,7 +72,7 @@ def costs_of(ledger: GoodputLedger) -> dict[str, float]:
         found["checkpoint_pause_s"] = saves.pause_s
     if saves.every_s is not None:
         found["checkpoint_every_s"] = max(saves.every_s - (saves.pause_s or 0.0), 1.0)
-    return {name: round(cost_s, 1) for name, cost_s in found.items()}
+    return {name: round(cost_s, 1) for name, cost_s in found.items() if cost_s >= 0.1}
 
 
 def replay_words(ledger: GoodputLedger, trace: str) -> list[str]:

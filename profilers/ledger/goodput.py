@@ -7,6 +7,7 @@ from ...schemas.log_formats import JobLogFormat
 from .ledger import ledger_of
 from .log_count import LogCount
 from .reading import read_happenings
+from .stamps import zone_of
 
 
 def goodput(
@@ -17,6 +18,7 @@ def goodput(
     gpus: int | None = None,
     sacct: str | None = None,
     kubernetes: str | None = None,
+    timezone: str = "UTC",
 ) -> GoodputLedger:
     """Where the GPU-hours of a job went, over all its restarts: each second of each GPU in one class.
 
@@ -31,15 +33,22 @@ def goodput(
         gpus: that the job ran on, where the logs do not say, or say wrong.
         sacct: what Slurm's sacct says of the job's attempts, a file.
         kubernetes: events of its pods, a file.
+        timezone: of clocks in logs that name none, such as "Europe/Berlin".
 
     Returns:
         The ledger, with what was not understood, and what to know before believing it.
 
     Raises:
-        InvalidInputError: a file cannot be read, no iteration is in it, or more than one job.
+        InvalidInputError: a file cannot be read, no iteration is in it, or more than one job; there is no such zone.
     """
     count = LogCount()
     happenings = read_happenings(
-        paths, count, format_name=format_name, patterns=patterns, sacct=sacct, kubernetes=kubernetes
+        paths,
+        count,
+        format_name=format_name,
+        patterns=patterns,
+        sacct=sacct,
+        kubernetes=kubernetes,
+        zone=zone_of(timezone),
     )
     return ledger_of(happenings, gpus=gpus, count=count)

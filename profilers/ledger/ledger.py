@@ -114,7 +114,7 @@ class _Settlement:
             saves=Saves(len(book.saves_us), _mean_s(book.saves_us), _mean_s(book.between_saves_us)),
             lines=LineCount(count.lines, count.telling, count.garbled, dict(count.formats)),
             warnings=(*self._warnings(), *count.words()),
-            definitions=dict(DEFINITIONS),
+            definitions={**DEFINITIONS, **{str(name): words for name, words in CLASSES.items()}},
         )
 
     @property

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from ...schemas.errors import InvalidInputError
 from ...schemas.files import STANDARD_STREAM, source_of
 from ...schemas.text import joined
-from .clocks import LineClock
 from .happenings import Happening
 from .log_count import LogCount
 from .readers.blocks import blocks_of
@@ -23,6 +22,7 @@ from .readers.kubernetes import read_kubernetes_events
 from .readers.scheduler import kind_of_document
 from .readers.slurm import read_sacct
 from .readers.stream import READERS, LogStream
+from .stamps import LineClock
 
 _ROTATED = re.compile(r"(.+?)[.-](\d{1,3}|\d{8}|\d{4}-\d\d-\d\d(?:[-_T.]?\d{2,6})?)")
 _AT_ONCE_S = 60.0  # files that begin so close to each other are those of several processes
@@ -65,14 +65,14 @@ def read_happenings(
     if format_name is not None and format_name not in READERS:
         raise InvalidInputError(f"no format is named {format_name}", fix=f"known are {', '.join(READERS)}")
     logs = []
-    sources: list[_Source] = []
+    sources: list[_LogSource] = []
     for path in paths:
         if (kind := kind_of_document(path)) is not None:
-            sources.append(_Source(path, [path], kind, -inf))
+            sources.append(_LogSource(path, [path], kind, -inf))
         else:
             logs.append(path)
     sources += [
-        _Source(path, [path], kind, -inf) for kind, path in (("sacct", sacct), ("kubernetes", kubernetes)) if path
+        _LogSource(path, [path], kind, -inf) for kind, path in (("sacct", sacct), ("kubernetes", kubernetes)) if path
     ]
     sources += _logs_of(logs, count, zone)
     has_iterations = False
@@ -94,7 +94,7 @@ def _nothing_told(sources: Sequence[str], count: LogCount) -> InvalidInputError:
     )
 
 
-class _Source(NamedTuple):
+class _LogSource(NamedTuple):
     """What is read from its beginning to its end: a log, in one or several files, or a document."""
 
     name: str
@@ -103,7 +103,7 @@ class _Source(NamedTuple):
     begin_s: float  # by the first stamp in it; -inf where there is none
 
 
-def _logs_of(paths: Sequence[str], count: LogCount, zone: tzinfo) -> list[_Source]:
+def _logs_of(paths: Sequence[str], count: LogCount, zone: tzinfo) -> list[_LogSource]:
     """The logs among files, of which some may be pieces of one."""
     begin_s = {path: _beginning_s(path, count, zone) for path in paths}
     groups: dict[str, list[str]] = {}
@@ -115,9 +115,9 @@ def _logs_of(paths: Sequence[str], count: LogCount, zone: tzinfo) -> list[_Sourc
         is_at_once = any(later - before < _AT_ONCE_S for before, later in pairwise(times) if before > -inf)
         if len(files) > 1 and not is_at_once:
             ordered = sorted(files, key=lambda file: begin_s[file]) if times[0] > -inf else _by_number(files)
-            sources.append(_Source(stem, ordered, "log", times[0]))
+            sources.append(_LogSource(stem, ordered, "log", times[0]))
         else:
-            sources += [_Source(file, [file], "log", begin_s[file]) for file in files]
+            sources += [_LogSource(file, [file], "log", begin_s[file]) for file in files]
     return sources
 
 
@@ -150,9 +150,12 @@ def _beginning_s(path: str, count: LogCount, zone: tzinfo) -> float:
 
 
 def _merged(
-    sources: Sequence[_Source], count: LogCount, zone: tzinfo, name: str | None, patterns: Sequence[str]
+    sources: Sequence[_LogSource], count: LogCount, zone: tzinfo, name: str | None, patterns: Sequence[str]
 ) -> Iterator[Happening]:
     """All that is told, by the clocks; a log is opened when its time has come."""
+    if len(sources) == 1:
+        yield from _told_by(sources[0], count, zone, name, patterns)
+        return
     waiting = sorted(sources, key=lambda source: source.begin_s)
     order = counting()
     heap: list[tuple[float, int, Happening, Iterator[tuple[float, Happening]]]] = []
@@ -196,7 +199,7 @@ def _with_times(told: Iterator[Happening], begin_s: float) -> Iterator[tuple[flo
 
 
 def _told_by(
-    source: _Source, count: LogCount, zone: tzinfo, name: str | None, patterns: Sequence[str]
+    source: _LogSource, count: LogCount, zone: tzinfo, name: str | None, patterns: Sequence[str]
 ) -> Iterator[Happening]:
     if source.kind == "sacct":
         return iter(read_sacct(source.files[0], count, zone))
@@ -213,7 +216,7 @@ _LATE_S = 60.0  # and from another rank within so long a time
 
 
 @dataclass
-class _Told:
+class _Heard:
     """What was told since a job began, or loaded a checkpoint."""
 
     iterations: OrderedDict[int, Happening] = field(default_factory=OrderedDict)
@@ -261,7 +264,7 @@ def _is_same(before: Happening, told: Happening) -> bool:
 
 def _once(happenings: Iterator[Happening]) -> Iterator[Happening]:
     """Without what several ranks tell again."""
-    heard = _Told()
+    heard = _Heard()
     for told in happenings:
         if not heard.is_echo(told):
             yield told

@@ -421,6 +421,8 @@ class DegreeChosen(WorkerEvent):
         is_profiled: whether a profile says so; else it is the number of GPUs that does.
         lowered_s: what an iteration is predicted to take with it, slow; None: there is no plan, or no prediction.
         without_s: what one is predicted to take without it, as its peers do its work.
+        cost_s: what copies of its state take, there and back; None: nobody knows, and they do not count.
+        within: iterations within which these must have paid.
         reason: why there is no plan with it, where that is so.
     """
 
@@ -433,6 +435,8 @@ class DegreeChosen(WorkerEvent):
     is_profiled: bool = False
     lowered_s: float | None = None
     without_s: float | None = None
+    cost_s: float | None = field(default=None, metadata=OMITTED_IF_NONE)
+    within: int = 0
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -441,8 +445,10 @@ class DegreeChosen(WorkerEvent):
 
     @property
     def is_lowered(self) -> bool:
-        """Whether it goes on: iterations with it are predicted to be shorter."""
-        return self.lowered_s is not None and self.without_s is not None and self.lowered_s < self.without_s
+        """Whether it goes on: iterations with it are predicted to be shorter, by what the copies cost and more."""
+        if self.lowered_s is None or self.without_s is None or self.lowered_s >= self.without_s:
+            return False
+        return not self.cost_s or self.within * (self.without_s - self.lowered_s) > self.cost_s
 
     @property
     def sentence(self) -> str:
@@ -467,7 +473,8 @@ class DegreeChosen(WorkerEvent):
     @property
     def _predicted(self) -> str:
         with_s, without_s = print_time(self.lowered_s or 0.0), print_time(self.without_s or 0.0)
-        return f"iterations of {with_s} are predicted with it, of {without_s} without it"
+        cost = f", copies of {print_time(self.cost_s)}" if self.cost_s else ""
+        return f"iterations of {with_s} are predicted with it, of {without_s} without it{cost}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,6 +482,7 @@ class DegreeRaised(WorkerEvent):
     """A worker that had gone on at a smaller `degree` has a process for each of its ranks, and becomes whole again."""
 
     event = "raised"
+    is_change = True
 
     place: str | None = field(default=None, metadata=OMITTED_IF_NONE)
     degree: int

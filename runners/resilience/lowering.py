@@ -3,7 +3,9 @@
 Its other ranks can share its layers anew, as many of them as the model's cuts allow, and come back as a worker that is
 slow by a factor that a profile tells, or the numbers of GPUs. Or its peers do its work until another process takes the
 place of the lost rank. Planners are asked for both, with everybody who is there: for the plan without it, and for the
-one with it, slow. The smaller iteration time wins.
+one with it, slow. The smaller iteration time wins, if it pays for copies of the state, there and back, within so many
+iterations as the job's other moves have (`--normalize-within`). How long it takes to become another rank nobody knows
+beforehand, and nobody but the worker waits for it.
 
 "Nonuniform-Tensor-Parallelism" (2025) lowers the degree of a whole replica; here one worker's alone.
 """
@@ -112,6 +114,8 @@ class DegreeChooser:
             is_profiled=degree in self._known.profiled,
             lowered_s=lowered.iteration_time_s if is_seated else None,
             without_s=without.iteration_time_s if without.plan is not None else None,
+            cost_s=self._known.costs_s.get(worker, {}).get(degree),
+            within=self._known.within,
             reason=_why_not(lowered, is_seated),
         )
         if chosen.is_lowered:

@@ -412,8 +412,14 @@ class UnitGate:
 
     def _free(self, unit: WorkerUnit) -> None:
         """A worker has left to be whole again."""
-        self._announce(DegreeRaised(worker=unit.worker, degree=len(unit.processes), of=self._degrees[unit.worker]))
+        if not self._is_seated(unit):  # else that was told in place of its leaving
+            self._announce(self._raised(unit.worker))
         self._dissolve(unit, had_seat=False)
+
+    def _raised(self, worker: str) -> DegreeRaised:
+        units = [one.unit for one in self._ranks[worker] if one.unit is not None]
+        degree = sum(not self._is_whole(unit) for unit in units)
+        return DegreeRaised(worker=worker, degree=degree, of=self._degrees[worker])
 
     def _lower(self, worker: str, there: Sequence[RankProcess], chooser: DegreeChooser) -> None:
         """Nobody is there for some rank: let those who are share the worker's layers, if that is a gain."""
@@ -604,7 +610,7 @@ class UnitGate:
                 case Drop(connection) if connection < 0:
                     self._drop(connection)
                 case Announce(WorkerLeft(worker=worker)) if self._is_raised(worker):
-                    pass  # it is told that it goes back to its full degree
+                    self._out.append(Announce(self._dated(self._raised(worker))))
                 case Finish():
                     self._dismiss_all(instruction)
                     self._out.append(instruction)
@@ -721,7 +727,10 @@ class UnitGate:
 
     def _announce(self, what: Announcement) -> None:
         """For people, after what the rules have to say of it."""
-        self._notes.append(Announce(replace(what, epoch=self._rules.epoch, iteration=self._rules.committed + 1)))
+        self._notes.append(Announce(self._dated(what)))
+
+    def _dated(self, what: Announcement) -> Announcement:
+        return replace(what, epoch=self._rules.epoch, iteration=self._rules.committed + 1)
 
 
 def _copy_for_ranks(committed: int, copy: Copy, target: WorkerUnit | None) -> Copy:

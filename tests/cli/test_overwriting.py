@@ -39,6 +39,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "simulate --timeline": (("plan.json",), "an rtk.timeline"),
     "simulate --resumption": (("two.json", "--iterations", "3", "--inject", "faults.jsonl"), "an rtk.resumption"),
     "viz --output": (("plan.json",), "a Chrome trace"),
+    "bubble --output": (("timeline.json",), "an rtk.bubble"),
     "export --output": (("plan.json", "--to", "torch-csv"), "text"),
     "import --output": (("orders.csv", "--from", "torch-csv", "--profile", "p.json"), "an rtk.plan"),
     "trace convert --output": (("spot.csv",), "JSON lines"),

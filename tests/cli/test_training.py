@@ -20,7 +20,7 @@ from rtk.runners.resilience.link import CoordinatorLink
 from rtk.runners.resilience.protocol import Failed, Leaving, Returning
 from rtk.runners.torch import worker as workers
 from rtk.runners.torch.task import Task
-from rtk.runners.torch.worker import _end_at_once, _hello_of, _leave_when_told, _Shape
+from rtk.runners.torch.worker import _leave_when_told, _Shape, end_at_once, hello_of
 from rtk.runners.training import NOT_BEFORE, JobConfig, TrainingConfig, training_of
 from rtk.running import controller_of, work
 from rtk.schemas.documents import digest
@@ -106,7 +106,7 @@ def test_worker_introduces_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         secret=b"secret",
     )
     monkeypatch.setenv(NOT_BEFORE, "7")
-    hello = _hello_of(_Shape(task), "10.0.0.1:5", ("10.0.0.2:6",))
+    hello = hello_of(task, "10.0.0.1:5", ("10.0.0.2:6",), _Shape(task))
     first, again = hello("proof", None), hello("proof", Returning(epoch=1, committed=2))
     assert (first.worker, first.store, first.others, first.pid) == ("0/0", "10.0.0.1:5", ("10.0.0.2:6",), os.getpid())
     assert (first.plan, first.job) == (digest(told), training.settings())
@@ -131,7 +131,7 @@ def test_worker_whose_thread_sleeps_for_ever_ends_with_a_word(
     sent: list[object] = []
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
-    _end_at_once(cast(CoordinatorLink, SimpleNamespace(send=sent.append)), 5, "it hangs")
+    end_at_once(cast(CoordinatorLink, SimpleNamespace(send=sent.append)), 5, "it hangs")
     assert sent == [Failed(5, "it hangs")]
     assert ended == [5]
     assert capsys.readouterr().err == "error: it hangs; this worker ends itself\n"

@@ -220,4 +220,4 @@ def test_torch_writes_what_is_read(tmp_path: Path) -> None:
     timeline = read_annotations([path])
     expected = {("0/0", kind) for kind in "FB"} | {("0/1", kind) for kind in "FIW"}
     assert set(durations_us(timeline)) == {(w, f"{kind}{j}", n) for w, kind in expected for j in (0, 1) for n in (0, 1)}
-    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/1": 0}}
+    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/1": 0}, "world_size": 1}

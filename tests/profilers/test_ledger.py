@@ -59,7 +59,7 @@ def seconds(ledger: GoodputLedger) -> dict[LedgerClass, float]:
 anything = st.builds(
     Happening,
     st.sampled_from(KINDS),
-    st.none() | st.floats(1e9, 1e9 + 1e5),
+    st.none() | st.sampled_from([1e9 + after for after in (0, 1, 5, 100, 3600)]) | st.floats(1e9, 1e9 + 1e5),
     st.just(LogPlace("job.log", 1)),
     st.none() | st.floats(0, 1e4),
     st.none() | st.integers(0, 60),

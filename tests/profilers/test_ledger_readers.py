@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
-from rtk.profilers.ledger.clocks import LineClock
 from rtk.profilers.ledger.happenings import Happening
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.reading import read_happenings
+from rtk.profilers.ledger.stamps import LineClock, zone_of
 from rtk.schemas.errors import InvalidInputError
 
 LOGS = Path(__file__).parent / "logs"
@@ -97,10 +97,22 @@ def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
 def test_megatron_deepspeed_is_heard_once_with_deepspeeds_clock() -> None:
     """Both programs tell of each iteration; Megatron's lines count, and borrow the clock."""
     told = [one for one in told_by("deepspeed-2021.log") if one.kind == "iteration"]
-    assert [(one.iteration, one.time_s, one.took_s) for one in told] == [
-        (1, 1622145115.061, pytest.approx(150.4713)),
-        (2, 1622145260.386, pytest.approx(145.207)),
-    ]
+    assert [(one.iteration, one.time_s) for one in told] == [(1, 1622145115.061), (2, 1622145260.386)]
+    assert [one.took_s for one in told] == pytest.approx([150.4713, 145.207])
+
+
+def test_steps_of_deepspeeds_engines_without_pipeline_have_clocks_only(tmp_path: Path) -> None:
+    """In GPT-NeoX the step's clock comes in the line of the rates."""
+    line = "[2022-03-11 02:{:02d}:00,500] [INFO] [logging.py:69:log_dist] [Rank 0] step={}, skipped={}, lr=[5e-05]\n"
+    count = LogCount()
+    told = told_in(tmp_path, "".join(line.format(n, 10 * n, n) for n in (1, 2, 3)), count)
+    assert [(one.iteration, one.steps, one.skipped) for one in told] == [(10, 1, 1), (20, 10, 1), (30, 10, 1)]
+    assert count.telling == 3
+    neox = (
+        "[2022-03-11 02:07:00,000] [INFO] [timer.py:215:stop] epoch=0/micro_step=7/global_step=7, CurrSamplesPerSec=8\n"
+    )
+    (told_once,) = told_in(tmp_path, neox + megatron(7).replace("[2025-08-01 07:19:37] ", ""))
+    assert told_once.time_s == 1646964420.0
 
 
 def test_torchtitan_fails_and_resumes() -> None:
@@ -256,6 +268,8 @@ def test_bars_of_nemo_1_tell_steps_and_seconds(tmp_path: Path) -> None:
     bar = "Epoch 0:   1%| | {}/77225 [9:07:58<878:01:48, 41.36s/it, loss=3.1, v_num=, global_step={}, consumed=1.6e+6]"
     told = told_in(tmp_path, "\r".join(bar.format(n, f"{n - 1:.1f}") for n in (795, 795, 796)))
     assert [(one.iteration, one.took_s) for one in told] == [(795, 41.36), (796, 41.36)]
+    rounded = "Epoch 0:   6%|#   | 32040/500150 [6:28:43<94:39:17,  2.00it/s, loss=2.6, global_step=3.2e+4]"
+    assert [(one.iteration, one.took_s) for one in told_in(tmp_path, rounded)] == [(32040, 0.5)]
 
 
 def test_every_rank_says_the_same_and_is_heard_once(tmp_path: Path) -> None:
@@ -317,6 +331,22 @@ def test_any_encoding_is_read(tmp_path: Path, encoding: str) -> None:
     """What is no ASCII stands in other lines only."""
     text = "Gerät für Läufe\r\n" + megatron(1) + "é\r\n" + megatron(2, "2025-08-01 07:19:38")
     assert iterations(told_in(tmp_path, text.encode(encoding))) == [1, 2]
+
+
+def test_lines_that_containers_wrap_are_read(tmp_path: Path) -> None:
+    """Docker's JSON, whose stamp is at the end, and the stamps that containerd and kubectl put before lines."""
+    bare = megatron(7).replace("[2025-08-01 07:19:37] ", "")
+    docker = json.dumps({"log": bare, "stream": "stdout", "time": "2025-08-01T07:19:37.500Z"}) + "\n"
+    for text in (docker, "2025-08-01T07:19:37.500000001Z stdout F" + bare):
+        (told,) = told_in(tmp_path, text)
+        assert (told.iteration, told.time_s) == (7, pytest.approx(1754032777.5))
+
+
+def test_json_rows_tell_of_iterations(tmp_path: Path) -> None:
+    """Those of `rtk run --json` among them."""
+    rows = [{"event": "start", "tokens": 4096}, {"event": "iteration", "iteration": 3, "iteration_time_s": 0.25}]
+    told = told_in(tmp_path, "".join(json.dumps(row) + "\n" for row in rows))
+    assert [(one.iteration, one.took_s) for one in told] == [(3, 0.25)]
 
 
 def test_colours_and_other_countries_numbers_are_read(tmp_path: Path) -> None:
@@ -396,17 +426,17 @@ def test_a_damaged_gzip_without_a_byte_is_refused(tmp_path: Path) -> None:
 def test_blocks_hide_nothing(tmp_path: Path) -> None:
     """A log of several blocks tells each iteration, with its line's number, and a traceback across their border."""
     filler = "r7i3n0:38601 NCCL INFO Channel 00 : 0[1a000] -> 1[1a000] via NET/IB/3\n"
-    text, lines = [], 0
-    expected = []
-    while sum(map(len, text)) < 2.5 * BLOCK_BYTES:
+    text, lines = "", 0
+    expected: list[tuple[int, int]] = []
+    while len(text) < 2.5 * BLOCK_BYTES:
         number = len(expected) + 1
-        text.append(filler * 997 + megatron(number, f"2025-08-01 07:{number // 60:02d}:{number % 60:02d}"))
+        text += filler * 997 + megatron(number, f"2025-08-01 07:{number // 60:02d}:{number % 60:02d}")
         lines += 998
         expected.append((number, lines))
-        text.append("Traceback (most recent call last):\n" + "  File a\n" * 40 + f"ValueError: {number}\n")
+        text += "Traceback (most recent call last):\n" + "  File a\n" * 40 + f"ValueError: {number}\n"
         lines += 42
     count = LogCount()
-    told = told_in(tmp_path, "".join(text), count)
+    told = told_in(tmp_path, text, count)
     assert [(one.iteration, one.where.line) for one in told if one.kind == "iteration"] == expected
     assert [one.cause for one in told if one.kind == "failure"] == [f"ValueError: {number}" for number, _ in expected]
     assert count.lines == lines
@@ -444,6 +474,13 @@ def test_stamps_with_a_zone_are_of_it() -> None:
     assert len({clock.of(line) for line in same}) == 1
 
 
+def test_a_zone_that_is_none_is_refused() -> None:
+    """With the option's name."""
+    with pytest.raises(InvalidInputError, match="no time zone is named Europe/Bonn"):
+        zone_of("Europe/Bonn")
+    assert LineClock(zone_of("UTC")).of(b"1970-01-02 00:00:00") == 86400.0
+
+
 # A user's own expressions.
 
 
@@ -469,6 +506,12 @@ def test_a_users_expressions_tell_of_any_log(tmp_path: Path) -> None:
         ("failure", None, None, ("n4",), "ECC"),
     ]
     assert [one.time_s for one in told] == [1700000000.5, 1754031600.0, None]
+
+
+def test_expressions_without_iterations_are_heard_beside_the_logs_format() -> None:
+    """What a program says of its own, in a log that is known."""
+    told = told_by("nemo.log", patterns=[r"(?P<init>TPU available)"])
+    assert kinds(told) == {"init": 1, "iteration": 6, "end": 1}
 
 
 @pytest.mark.parametrize(

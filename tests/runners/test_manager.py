@@ -1,4 +1,4 @@
-"""A loop as torchft's train_ddp.py has it, with one import changed: replicas are killed, the others go on, new ones heal.
+"""A loop as torchft's train_ddp.py has it, with one import changed: replicas die, the others go on, new ones heal.
 
 The file is also the program of one replica, which notes each step that counted, with the rows that it had in it. So the
 whole training can be done again by one process, whoever was there when.
@@ -90,6 +90,7 @@ def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, 
                 fails_at = -1
                 manager.report_error(RuntimeError("wrong numbers"))
             before = manager.current_step()
+            notes.write(f"tries {before} {seed}\n")
             optimizer.step()
             if manager.current_step() > before:
                 notes.write(f"{before} {seed} {manager.num_participants()} {manager.batches_committed()}\n")
@@ -165,6 +166,11 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
             assert process.exitcode == 0, f"{process.exitcode}; last: {self.said[-5:]}"
 
 
+def committed(notes: Path) -> list[str]:
+    """What a replica noted of steps that counted."""
+    return [line for line in notes.read_text().splitlines() if not line.startswith("tries")]
+
+
 def check_trajectory(folder: Path, replicas: int, first: int = 0) -> int:
     """One process, with the rows of those who took part in each step, comes to the same parameters, which all have.
 
@@ -172,13 +178,22 @@ def check_trajectory(folder: Path, replicas: int, first: int = 0) -> int:
         How many steps counted.
     """
     rows: dict[int, list[int]] = defaultdict(list)
-    batches: dict[int, set[int]] = defaultdict(set)
+    tried: dict[int, dict[int, int]] = defaultdict(dict)
+    counts: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for number in range(replicas):
         for line in (folder / f"steps-{number}").read_text().splitlines():
-            step, seed, count, total = map(int, line.split())
-            rows[step].append(seed)
-            batches[step].add(total)
-            assert count <= replicas
+            step, seed, *told = map(int, line.removeprefix("tries ").split())
+            if told:
+                del tried[step][number]
+                rows[step].append(seed)
+                counts[step].add((told[0], told[1]))
+            else:
+                tried[step][number] = seed
+    for step, found in counts.items():
+        ((count, _),) = found  # all say the same
+        if count > len(rows[step]):  # somebody was killed between the commit and its note
+            rows[step] += tried[step].values()
+        assert len(rows[step]) == count
     ends = [torch.load(folder / f"end-{number}") for number in range(replicas)]
     assert all(state == ends[0][1] for _, state in ends)
     assert sorted(rows) == list(range(ends[0][1]["step"]))
@@ -192,7 +207,7 @@ def check_trajectory(folder: Path, replicas: int, first: int = 0) -> int:
             (F.cross_entropy(model(inputs), labels) / len(rows[step])).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         done += len(rows[step])
-        assert batches[step] == {done}  # what all said of the batches so far
+        assert {total for _, total in counts[step]} == {done}  # what all said of the batches so far
     for state, _ in ends:
         for name, value in model.state_dict().items():
             torch.testing.assert_close(state[name], ends[0][0][name], atol=0, rtol=0)
@@ -211,7 +226,7 @@ def test_a_replica_dies_amid_backward_and_a_new_one_heals(tmp_path: Path) -> Non
     assert (tmp_path / "missed-0").exists()  # the step in which it died
     assert any(one["event"] == "failure" for one in job.said[:since])
     assert check_trajectory(tmp_path, 3) >= 30
-    counts = [int(line.split()[2]) for line in (tmp_path / "steps-0").read_text().splitlines()]
+    counts = [int(line.split()[2]) for line in committed(tmp_path / "steps-0")]
     assert {*counts[:4]} == {3}
     assert counts[4] == 2
     assert counts[-1] == 3
@@ -244,7 +259,7 @@ def test_an_error_takes_the_step_from_all(tmp_path: Path) -> None:
         skipped = [one["iteration"] for one in job.said if one["event"] == "iteration" and one.get("skipped")]
     assert skipped == [3]
     assert (tmp_path / "missed-0").exists() and (tmp_path / "missed-1").exists()
-    steps = [line.split()[0] for line in (tmp_path / "steps-0").read_text().splitlines()]
+    steps = [line.split()[0] for line in committed(tmp_path / "steps-0")]
     assert steps == [str(step) for step in range(7)]  # the skipped iteration is one of the eight
 
 

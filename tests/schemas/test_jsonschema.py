@@ -11,9 +11,11 @@ def test_documents_have_their_names() -> None:
     """The short names are the formats without `rtk.`."""
     assert sorted(document_kinds()) == [
         "atlas",
+        "bubble",
         "checkpoint",
         "detection",
         "diagnosis",
+        "ledger",
         "plan",
         "profile",
         "replay",

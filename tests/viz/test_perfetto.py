@@ -17,7 +17,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Event, Span, Timeline
 from rtk.viz.facts import Labelled, curves_of
 from rtk.viz.perfetto import perfetto_pieces
-from rtk.viz.protobuf import Rows, fixed64, joined, message, number, text
+from rtk.viz.protobuf import MessageRows, fixed64, joined, message, number, text
 
 MakePlan = Callable[..., Plan]
 ENTRIES = ("event_categories", "event_names", "debug_annotation_names")
@@ -182,7 +182,7 @@ def test_rows_are_the_bytes_that_protobuf_writes(values: list[int], draw: st.Dat
     said = [draw.draw(st.booleans()) for _ in values]
     column, where = np.array(values, dtype=np.int64), np.array(said)
     event = message(11, number(11, column), text(23, told), fixed64(47, column, where))
-    rows: Rows = message(1, number(8, column), joined(number(10, 7), event))
+    rows: MessageRows = message(1, number(8, column), joined(number(10, 7), event))
     trace = protos.Trace()
     for value, words, flows in zip(values, told, said, strict=True):
         packet = trace.packet.add(timestamp=value, trusted_packet_sequence_id=7)

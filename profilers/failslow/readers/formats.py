@@ -16,7 +16,7 @@ from ....schemas.errors import InvalidInputError
 from ....schemas.quantities import print_apart, print_time
 from ..tracker import EpisodeChange, Mode, Tracker
 from .lines import NUMBER, number_in, number_text, plain, rank_of
-from .reading import SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed
+from .reading import LONGEST_S, SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed
 
 # Rows with named values: CSV, JSON lines (those of `rtk run --json` among them), and bare numbers.
 #
@@ -448,8 +448,10 @@ class DlLogger(LineReader):
 
 
 def _time(number: bytes, unit: bytes) -> float:
-    words = f"{number.decode()} {unit.decode()}"
-    return checked_time(number_of(number_text(number), "an iteration time") * SECONDS_OF[unit.decode()], words)
+    time_s = number_of(number_text(number), "an iteration time") * SECONDS_OF[unit.decode()]
+    if 0 < time_s < LONGEST_S:  # most lines need no words
+        return time_s
+    return checked_time(time_s, f"{number.decode()} {unit.decode()}")
 
 
 # Logs recognise themselves, line by line; rows are known by their first line (`rows_by_first_line`).

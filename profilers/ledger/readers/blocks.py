@@ -19,14 +19,14 @@ _MOST_CONTROL = 0.02  # of the first bytes of a text
 _MOST_NULS = 0.3  # of the first bytes, where they are no UTF-16
 
 
-class Block(NamedTuple):
+class LogBlock(NamedTuple):
     """Whole lines, of which those before `end` are to be read; the rest comes again."""
 
     data: bytes
     end: int
 
 
-def blocks_of(path: str, count: LogCount) -> Iterator[Block]:
+def blocks_of(path: str, count: LogCount) -> Iterator[LogBlock]:
     """The blocks of a file: gzip is unpacked, UTF-16 becomes UTF-8, zero bytes are left out.
 
     A carriage return ends a line as a line feed does, for progress bars have nothing else.
@@ -47,10 +47,10 @@ def blocks_of(path: str, count: LogCount) -> Iterator[Block]:
             count.remark("a line of more than 4 MiB, read in parts", source_of(path))
             end = len(data)
         if end:
-            yield Block(data, end)
+            yield LogBlock(data, end)
         rest = data[end:]
     if rest:
-        yield Block(rest, len(rest))
+        yield LogBlock(rest, len(rest))
 
 
 def _texts(path: str, count: LogCount) -> Iterator[bytes]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
-from ..clocks import LineClock
 from ..happenings import Happening
-from .reader import HappeningReader, Progress, Surroundings, unreadable_line
+from ..stamps import LineClock
+from .reader import HappeningReader, LineContext, Progress, unreadable_line
 
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}), skipped=(\d{1,15})")
 _TIMED = re.compile(rb"\bsteps: (\d{1,15}) loss: .*?iter time \(s\): " + NUMBER)
@@ -41,7 +41,7 @@ class DeepSpeedLog(HappeningReader):
         self._held: Happening | None = None  # a step of which the next line may tell how long it took
         self._begun_s: float | None = None
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         if timed := _TIMED.search(line):
             yield self._timed(int(timed[1]), float(number_text(timed[2])), line, around)
@@ -73,7 +73,7 @@ class DeepSpeedLog(HappeningReader):
         held, self._held = self._held, None
         return (held,) if held else ()
 
-    def _hold(self, number: int, skipped: int, time_s: float | None, around: Surroundings) -> None:
+    def _hold(self, number: int, skipped: int, time_s: float | None, around: LineContext) -> None:
         if number == 0:  # said when the engine is made
             self._progress.restart(0)
             self._skipped = skipped
@@ -83,7 +83,7 @@ class DeepSpeedLog(HappeningReader):
         steps = self._progress.steps(number, None)
         self._held = Happening("iteration", time_s, around.place, None, number, steps=steps, skipped=min(more, steps))
 
-    def _timed(self, number: int, took_s: float, line: bytes, around: Surroundings) -> Happening:
+    def _timed(self, number: int, took_s: float, line: bytes, around: LineContext) -> Happening:
         held, self._held = self._held, None
         if held is not None and held.iteration == number:
             return replace(held, took_s=took_s)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ...failslow.readers.lines import plain, rank_of
 from ..happenings import Happening, HappeningKind
-from .reader import MOST_CAUSE, HappeningReader, Surroundings, text_of
+from .reader import MOST_CAUSE, HappeningReader, LineContext, text_of
 
 _TRACEBACK = b"Traceback (most recent call last)"
 # What stands before a traceback's lines where several processes write: `[default1]:[rank1]: `, `3: `.
@@ -57,7 +57,7 @@ class Launchers(HappeningReader):
         b"Out Of Memory",
     )
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         for mark, words in _WORDS.items():
             if mark in line:
@@ -72,7 +72,7 @@ class Launchers(HappeningReader):
 _Found = tuple[HappeningKind, str | None, tuple[str, ...], float | None] | None
 
 
-def _traceback(line: bytes, around: Surroundings) -> _Found:
+def _traceback(line: bytes, around: LineContext) -> _Found:
     prefix = line[: line.index(_TRACEBACK)]
     rank = rank_of(line)
     cause = _last_line(prefix, around)
@@ -81,7 +81,7 @@ def _traceback(line: bytes, around: Surroundings) -> _Found:
     return kind, cause, (rank,) if rank else (), None
 
 
-def _last_line(prefix: bytes, around: Surroundings) -> str:
+def _last_line(prefix: bytes, around: LineContext) -> str:
     """Of a traceback: the first line at the prefix's depth that no source line is."""
     prefix = prefix if _PREFIX.fullmatch(prefix) else b""
     is_inside = False
@@ -97,7 +97,7 @@ def _last_line(prefix: bytes, around: Surroundings) -> str:
     return "an exception, whose last line is not in the log"
 
 
-def _exit(line: bytes, around: Surroundings) -> _Found:
+def _exit(line: bytes, around: LineContext) -> _Found:
     match = _EXIT.search(line)
     return ("failure", _code_words(int(match[1])), (f"local {int(match[2])}",), None) if match else None
 
@@ -111,7 +111,7 @@ def _code_words(code: int) -> str:
         return f"exit code {code}"
 
 
-def _watchdog(line: bytes, around: Surroundings) -> _Found:
+def _watchdog(line: bytes, around: LineContext) -> _Found:
     match = _WATCHDOG.search(line)
     if match is None:
         return None
@@ -120,7 +120,7 @@ def _watchdog(line: bytes, around: Surroundings) -> _Found:
     return "detected", f"NCCL time-out{words}", (text_of(match[1]),), int(match[3]) / 1e3
 
 
-def _cancelled(line: bytes, around: Surroundings) -> _Found:
+def _cancelled(line: bytes, around: LineContext) -> _Found:
     match = _CANCELLED.search(line)
     if match is None:
         return None
@@ -129,16 +129,16 @@ def _cancelled(line: bytes, around: Surroundings) -> _Found:
     return "failure", words, (text_of(match[1]),) if match[1] else (), None
 
 
-def _srun(line: bytes, around: Surroundings) -> _Found:
+def _srun(line: bytes, around: LineContext) -> _Found:
     match = _SRUN.search(line)
     return ("failure", text_of(match[2]), (text_of(match[1]),), None) if match else None
 
 
-def _restart(line: bytes, around: Surroundings) -> _Found:
+def _restart(line: bytes, around: LineContext) -> _Found:
     return "detected", "the agent restarts the workers", (), None
 
 
-def _signal(line: bytes, around: Surroundings) -> _Found:
+def _signal(line: bytes, around: LineContext) -> _Found:
     match = _SIGNAL.search(line)
     if match is None:
         return None
@@ -146,16 +146,16 @@ def _signal(line: bytes, around: Surroundings) -> _Found:
     return "failure", _code_words(-int(name)) if name.isdecimal() else name, (), None
 
 
-def _return_code(line: bytes, around: Surroundings) -> _Found:
+def _return_code(line: bytes, around: LineContext) -> _Found:
     match = _RETURN.search(line)
     return ("failure", _code_words(int(match[1])), (), None) if match else None
 
 
-def _memory(line: bytes, around: Surroundings) -> _Found:
+def _memory(line: bytes, around: LineContext) -> _Found:
     return "failure", "out of memory (the host's)", (), None
 
 
-_WORDS: dict[bytes, Callable[[bytes, Surroundings], _Found]] = {
+_WORDS: dict[bytes, Callable[[bytes, LineContext], _Found]] = {
     _TRACEBACK: _traceback,
     b"failed (exitcode: ": _exit,
     b"Watchdog caught collective operation timeout": _watchdog,

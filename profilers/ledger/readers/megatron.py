@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from ...failslow.readers.formats import Megatron
 from ...failslow.readers.lines import number_in, rank_of
-from ..clocks import LineClock
 from ..happenings import Happening, HappeningKind
-from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
+from ..stamps import LineClock
+from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _SKIPPED = re.compile(rb"number of skipped iterations:\s*(\d{1,9})")
 _WORLD = re.compile(rb"using world size:\s*(\d{1,9})")
@@ -22,7 +22,7 @@ _TIMER = re.compile(rb"(?:load|save)-checkpoint[ .]*:\s*(?:\([\d.]+,\s*(\d+\.?\d
 _DATED = re.compile(rb"\[(.{1,80}?)\] datetime:")
 _INITIALIZED = re.compile(rb"time to initialize megatron \(seconds\):\s*(\d+\.?\d*)")
 _EXITING = re.compile(rb"exiting program (.{0,80})")
-_STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}),")
+_STEP = re.compile(rb"(?:\[Rank 0\] step|/global_step)=(\d{1,15}),")  # DeepSpeed's
 
 
 _KINDS: dict[str, HappeningKind] = {
@@ -51,6 +51,7 @@ class MegatronLog(HappeningReader):
         b"time to initialize megatron",
         b"exiting program ",
         b"[Rank 0] step=",
+        b"/global_step=",
     )
 
     def __init__(self, clock: LineClock) -> None:
@@ -60,7 +61,7 @@ class MegatronLog(HappeningReader):
         self._held: Happening | None = None  # a checkpoint of which a timer may still tell
         self._stepped: tuple[int, float | None] = (-1, None)  # DeepSpeed's last step, and when
 
-    def read(self, line: bytes, around: Surroundings) -> Iterable[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterable[Happening]:
         """What a line tells."""
         if Megatron.MARK in line:
             return (*self.finish(), self._iteration(line, around))
@@ -84,7 +85,7 @@ class MegatronLog(HappeningReader):
         held, self._held = self._held, None
         return (replace(held, took_s=took_s),) if held else ()
 
-    def _iteration(self, line: bytes, around: Surroundings) -> Happening:
+    def _iteration(self, line: bytes, around: LineContext) -> Happening:
         reading = self._times.read(line)
         if reading is None or reading.iteration is None:
             raise unreadable_line("an iteration's line lacks its number or its time")
@@ -102,7 +103,7 @@ class MegatronLog(HappeningReader):
             skipped=number_in(_SKIPPED, line) or 0,
         )
 
-    def _checkpoint(self, number: int, line: bytes, around: Surroundings) -> None:
+    def _checkpoint(self, number: int, line: bytes, around: LineContext) -> None:
         time_s = self.clock.of(line)
         if b"successfully" not in line and b"async checkpoint save" not in line:  # it begins
             self._begun_s = time_s
@@ -116,7 +117,7 @@ class MegatronLog(HappeningReader):
             made = replace(made, kind="load")
         self._held = made
 
-    def _course(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def _course(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What tells of the job as a whole."""
         if dated := _DATED.search(line):
             kind = _KINDS.get(text_of(dated[1]))

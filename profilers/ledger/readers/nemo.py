@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
-from ..clocks import LineClock
 from ..happenings import Happening
-from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
+from ..stamps import LineClock
+from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
 _TIMING = re.compile(rb"train_step_timing in s[:=]\s?" + NUMBER)
+_DRAWN = re.compile(rb"\| (\d{1,15})/\d+ \[")
 _BAR = re.compile(rb"\d/\d+ \[[^\]]*?,\s*" + NUMBER + rb"(s/it|it/s)")
 _SAVED = re.compile(rb"Global Checkpoint Save\s*:.*?Iteration\s*:\s*(\d{1,15}).*?Save duration\s*:\s*" + NUMBER)
 _LOADED = re.compile(rb"Global Checkpoint Load\s*:.*?Time spent in load_checkpoint\s*:\s*" + NUMBER)
@@ -45,7 +46,7 @@ class NemoLog(HappeningReader):
         self._progress = Progress()
         self._told: int | None = None
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         if b"global_step" in line:
             yield from self._iteration(line, around)
@@ -69,13 +70,15 @@ class NemoLog(HappeningReader):
         elif b"`Trainer.fit` stopped" in line:
             yield Happening("end", time_s, around.place)
 
-    def _iteration(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def _iteration(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         if b"raining" not in line and b"Epoch" not in line:
             return
         step = _STEP.search(line)
         if step is None:
             raise unreadable_line("a progress line lacks its step")
         number = int(float(number_text(step[1]))) + 1
+        if b"e" in step[1] and (drawn := number_in(_DRAWN, line)) is not None:  # 3.2e+4, of which the rest is lost
+            number = drawn
         if number == self._told:
             return
         self._told, rank = number, rank_of(line)

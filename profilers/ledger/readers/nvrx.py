@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..clocks import LineClock
 from ..happenings import Happening
-from .reader import HappeningReader, Surroundings, text_of, unreadable_line
+from ..stamps import LineClock
+from .reader import HappeningReader, LineContext, text_of, unreadable_line
 
 _EVENT = re.compile(rb"Cycle: (?:\d{1,9}|Unknown) Event: (\w+) Node: (\S+) Rank: (\S+) Time: ([-0-9: .]+UTC)")
 _NODE = re.compile(r"_\d+_\d+$")  # the process and a counter, behind the host's name
@@ -30,7 +30,7 @@ class CycleEvents(HappeningReader):
         super().__init__(clock)
         self._begun_s: dict[str, float] = {}  # the rendezvous of each node
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         match = _EVENT.search(line)
         if match is None:

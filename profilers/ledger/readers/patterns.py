@@ -6,9 +6,9 @@ from typing import ClassVar, get_args
 
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.lines import number_text, rank_of
-from ..clocks import LineClock, unix_time
 from ..happenings import Happening, HappeningKind
-from .reader import MOST_CAUSE, HappeningReader, Progress, Surroundings, text_of, unreadable_line
+from ..stamps import LineClock, unix_time
+from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 KINDS: tuple[HappeningKind, ...] = get_args(HappeningKind)
 VALUES = ("time", "took_s", "took_ms", "step", "gpus", "rank", "skipped")
@@ -37,7 +37,12 @@ class PatternLog(HappeningReader):
         self._patterns = [(compiled(pattern), _kind_of(pattern)) for pattern in patterns]
         self._progress = Progress()
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    @property
+    def tells_iterations(self) -> bool:
+        """Whether one of them does."""
+        return any(kind == "iteration" for _, kind in self._patterns)
+
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What the first expression that fits finds."""
         for pattern, kind in self._patterns:
             match = pattern.search(line)
@@ -46,7 +51,7 @@ class PatternLog(HappeningReader):
                 return
 
     def _found(
-        self, groups: dict[str, bytes | None], kind: HappeningKind, line: bytes, around: Surroundings
+        self, groups: dict[str, bytes | None], kind: HappeningKind, line: bytes, around: LineContext
     ) -> Happening:
         told = groups.get(kind) or b""
         stamp, step, rank = groups.get("time"), _number(groups, "step"), groups.get("rank")

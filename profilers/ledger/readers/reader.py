@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from ....schemas.errors import InvalidInputError
-from ..clocks import LineClock
 from ..happenings import Happening, LogPlace
+from ..stamps import LineClock
 
 MOST_CAUSE = 200  # characters of a failure's cause
 
 
-class Surroundings:
+class LineContext:
     """Where the line stands that is being read, and what follows it.
 
     Args:
@@ -53,7 +53,7 @@ class HappeningReader(ABC):
         self.clock = clock
 
     @abstractmethod
-    def read(self, line: bytes, around: Surroundings) -> Iterable[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterable[Happening]:
         """What a line tells.
 
         Args:

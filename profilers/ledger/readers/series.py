@@ -7,9 +7,9 @@ from typing import ClassVar
 from ...failslow.readers.formats import Csv, DlLogger, JsonLines, MlPerf, NanoGpt, header_of
 from ...failslow.readers.lines import number_text
 from ...failslow.readers.reading import LineReader
-from ..clocks import LineClock, unix_time
 from ..happenings import Happening, LogPlace
-from .reader import HappeningReader, Progress, Surroundings, text_of, unreadable_line
+from ..stamps import LineClock, unix_time
+from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _JSON_CLOCK = re.compile(rb'"(?:unix_time_s|timestamp|time|t)"\s*:\s*"?([^",}]{1,40})')
 
@@ -30,7 +30,7 @@ class SeriesLog(HappeningReader):
         self._times, self._progress = self.KIND(), Progress()
         self._count = 0
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """The iteration that a line tells of."""
         reading = self._times.read(line)
         if reading is None:
@@ -115,7 +115,7 @@ class LightningCsv(HappeningReader):
         self._told: int | None = None
         self._head: LogPlace | None = None  # the line of names, until its attempt is told
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a row tells."""
         if not line.strip():
             return

@@ -5,24 +5,24 @@ with a mark are looked at.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import source_of
-from ...failslow.readers.formats import Csv, JsonLines, header_of, rows_by_first_line
+from ...failslow.readers.formats import Csv, JsonLines, header_of, names_a_time, plain_name, rows_by_first_line
 from ...failslow.readers.lines import plain
-from ..clocks import LineClock
 from ..happenings import Happening
 from ..log_count import LogCount
-from .blocks import Block, blocks_of
+from ..stamps import LineClock
+from .blocks import LogBlock, blocks_of
 from .deepspeed import DeepSpeedLog
 from .launchers import Launchers
 from .megatron import MegatronLog
 from .nemo import NemoLog
 from .nvrx import CycleEvents
 from .patterns import PatternLog
-from .reader import HappeningReader, Surroundings
+from .reader import HappeningReader, LineContext
 from .series import CsvRows, DlLoggerLog, JsonRows, LightningCsv, MlPerfLog, NanoGptLog
 from .torchtitan import TorchTitanEvents, TorchTitanLog
 
@@ -42,15 +42,17 @@ _ROWS: tuple[type[HappeningReader], ...] = (LightningCsv, CsvRows, JsonRows)
 # Beside any of them.
 _COMMON: tuple[type[HappeningReader], ...] = (Launchers, CycleEvents)
 READERS: dict[str, type[HappeningReader]] = {kind.NAME: kind for kind in (*_LOGS, *_ROWS)}
+_MOST_HELD = 100_000  # happenings, until it is known who has written the log
 _LIGHTNING = {"step", "epoch"}
+_KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 _CARRIAGE = re.compile(rb"[^\r]+")
 
 
-class _Listener:
+class _ReaderAtWork:
     """A reader, and what it has found as long as nobody knows whether it is the right one."""
 
-    def __init__(self, reader: HappeningReader, is_common: bool) -> None:
-        self.reader, self.is_common = reader, is_common
+    def __init__(self, reader: HappeningReader) -> None:
+        self.reader = reader
         self.held: list[Happening] = []
         self.has_iterations = False
         self.garbled: list[tuple[str, str]] = []
@@ -64,7 +66,7 @@ class LogStream:
         count: hears of lines, formats and what is odd.
         zone: of stamps that name none.
         name: of the format; None: it is recognised.
-        patterns: a user's own expressions, which then are the format.
+        patterns: a user's own expressions: the format, where one of them tells of iterations, and else beside it.
     """
 
     def __init__(
@@ -77,15 +79,19 @@ class LogStream:
     ) -> None:
         self.files, self._count = files, count
         self._clock = LineClock(zone)
-        makers: list[Callable[[], HappeningReader]] = []
-        if patterns:
-            makers.append(lambda: PatternLog(self._clock, patterns))
+        self._chosen: list[_ReaderAtWork] = []
+        self._common = [_ReaderAtWork(kind(self._clock)) for kind in _COMMON]
+        self._candidates: list[_ReaderAtWork] = []
+        self.format = name
         if name is not None:
-            makers.append(lambda: READERS[name](self._clock))
-        self._chosen = [_Listener(make(), is_common=False) for make in makers]
-        self._common = [_Listener(kind(self._clock), is_common=True) for kind in _COMMON]
-        self._candidates: list[_Listener] = []
-        self.format = "pattern" if patterns else name
+            self._chosen.append(_ReaderAtWork(READERS[name](self._clock)))
+        if patterns:
+            own = PatternLog(self._clock, patterns)
+            if own.tells_iterations:
+                self._chosen.append(_ReaderAtWork(own))
+                self.format = name or own.NAME
+            else:
+                self._common.append(_ReaderAtWork(own))
 
     def __iter__(self) -> Iterator[Happening]:
         """What the files tell, in the order of their lines.
@@ -97,12 +103,14 @@ class LogStream:
             yield from self._file(file)
         yield from self._decided(is_over=True)
         for listener in (*self._chosen, *self._common):
-            yield from listener.reader.finish()
+            for told in listener.reader.finish():
+                self._count.telling += 1
+                yield told
         if self._clock.has_guessed_year:
             self._count.remark("stamps say no year: 2000 is taken for it", source_of(self.files[0]))
 
     def _file(self, file: str) -> Iterator[Happening]:
-        around, lines = Surroundings(source_of(file)), 0
+        around, lines = LineContext(source_of(file)), 0
         self._count.files += 1
         self._count.formats[around.file] = self.format
         is_first = True
@@ -119,19 +127,19 @@ class LogStream:
             self._count.formats[around.file] = self.format
         self._count.lines += lines
 
-    def _begin(self, block: Block) -> None:
+    def _begin(self, block: LogBlock) -> None:
         """Rows are known by their first line; for logs, all readers listen."""
         if self._chosen or self._candidates:
             return
         first = next((line for line in block.data[:AHEAD].split(b"\n") if line.strip()), b"")
         kind = _row_reader(first)
         if kind is not None:
-            self._chosen = [_Listener(kind(self._clock), is_common=False)]
+            self._chosen = [_ReaderAtWork(kind(self._clock))]
             self.format = kind.NAME
         else:
-            self._candidates = [_Listener(log(self._clock), is_common=False) for log in _LOGS]
+            self._candidates = [_ReaderAtWork(log(self._clock)) for log in _LOGS]
 
-    def _block(self, block: Block, lines: int, around: Surroundings) -> Iterator[Happening]:
+    def _block(self, block: LogBlock, lines: int, around: LineContext) -> Iterator[Happening]:
         data, end = block
         listeners = [*self._chosen, *self._candidates, *self._common]
         begin = stop = counted = 0
@@ -148,14 +156,14 @@ class LogStream:
                 seen |= 1 << place
                 yield from self._read(listeners[place], line, around)
 
-    def _read(self, listener: _Listener, line: bytes, around: Surroundings) -> Iterable[Happening]:
+    def _read(self, listener: _ReaderAtWork, line: bytes, around: LineContext) -> Iterable[Happening]:
         if b"\r" not in line:
             return self._heard(listener, plain(line), around)
         marks = listener.reader.MARKS
         parts = [part for part in _CARRIAGE.findall(line) if not marks or any(mark in part for mark in marks)]
         return [told for part in parts for told in self._heard(listener, plain(part), around)]
 
-    def _heard(self, listener: _Listener, line: bytes, around: Surroundings) -> Sequence[Happening]:
+    def _heard(self, listener: _ReaderAtWork, line: bytes, around: LineContext) -> Sequence[Happening]:
         """What one line tells one reader: held as long as nobody is chosen."""
         try:
             told = list(listener.reader.read(line, around))
@@ -165,7 +173,7 @@ class LogStream:
                 self._note_garbled(listener)
             return ()
         if not self._candidates:
-            self._count.telling += bool(told)
+            self._count.telling += len({one.where.line for one in told}) if len(told) > 1 else len(told)
             return told
         listener.held += told
         listener.has_iterations = listener.has_iterations or any(one.kind == "iteration" for one in told)
@@ -178,7 +186,7 @@ class LogStream:
         best = next((one for one in self._candidates if one.has_iterations), None)
         if best is not None:
             self.format = best.reader.NAME
-        elif is_over:
+        elif is_over or sum(len(one.held) for one in (*self._candidates, *self._common)) > _MOST_HELD:
             best = max(self._candidates, key=lambda one: len(one.held))
         if best is None:
             return
@@ -193,7 +201,7 @@ class LogStream:
         self._count.telling += len({told.where for told in held})
         yield from held
 
-    def _note_garbled(self, listener: _Listener) -> None:
+    def _note_garbled(self, listener: _ReaderAtWork) -> None:
         for what, where in listener.garbled:
             self._count.garbled += 1
             self._count.remark(f"not understood: {what}", where)
@@ -214,10 +222,13 @@ def _row_reader(first: bytes) -> type[HappeningReader] | None:
     if _LIGHTNING.issubset(names):
         return LightningCsv
     rows = rows_by_first_line(first)
-    return CsvRows if isinstance(rows, Csv) else JsonRows if isinstance(rows, JsonLines) else None
+    if isinstance(rows, JsonLines):
+        keys = [plain_name(key.decode("utf-8", "replace")) for key in _KEY.findall(first)]
+        return JsonRows if "event" in keys or names_a_time(keys) else None  # else lines of a log, wrapped in JSON
+    return CsvRows if isinstance(rows, Csv) else None
 
 
-def _hits(data: bytes, end: int, listeners: Sequence[_Listener]) -> list[tuple[int, int]]:
+def _hits(data: bytes, end: int, listeners: Sequence[_ReaderAtWork]) -> list[tuple[int, int]]:
     """Where marks stand in a block, and whose they are; for a reader without marks, each line."""
     hits: list[tuple[int, int]] = []
     for place, listener in enumerate(listeners):

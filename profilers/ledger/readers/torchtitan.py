@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.formats import TorchTitan
 from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
-from ..clocks import LineClock
 from ..happenings import Happening, HappeningKind
-from .reader import MOST_CAUSE, HappeningReader, Progress, Surroundings, unreadable_line
+from ..stamps import LineClock
+from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
 _FINISHED = re.compile(
@@ -63,7 +63,7 @@ class TorchTitanLog(HappeningReader):
         self._loading: dict[str | None, int] = {}  # the step of the checkpoint that is being loaded
         self._saved_s: dict[str | None, float] = {}  # what saves took since the line before
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         rank = rank_of(line)
         ranks = (rank,) if rank else ()
@@ -88,7 +88,7 @@ class TorchTitanLog(HappeningReader):
         elif b"Starting job:" in line or b"torchtitan version" in line:
             yield Happening("start", time_s, around.place, ranks=ranks)
 
-    def _iteration(self, line: bytes, around: Surroundings, step: re.Match[bytes]) -> Iterator[Happening]:
+    def _iteration(self, line: bytes, around: LineContext, step: re.Match[bytes]) -> Iterator[Happening]:
         reading, rank, number = self._times.read(line), rank_of(line), int(step[2])
         if step[1]:  # a validation
             return
@@ -100,7 +100,7 @@ class TorchTitanLog(HappeningReader):
         ranks = (rank,) if rank else ()
         yield Happening("iteration", self.clock.of(line), around.place, took_s, number, ranks=ranks, steps=steps)
 
-    def _checkpoint(self, line: bytes, around: Surroundings, finished: re.Match[bytes]) -> Happening:
+    def _checkpoint(self, line: bytes, around: LineContext, finished: re.Match[bytes]) -> Happening:
         rank, took_s = rank_of(line), float(number_text(finished[2]))
         ranks, time_s = (rank,) if rank else (), self.clock.of(line)
         if finished[1] == b"loading":
@@ -123,7 +123,7 @@ class TorchTitanEvents(HappeningReader):
         self._saved_s: dict[str, float] = {}  # in the step that is under way, by rank: its span holds that of the save
         self._broken: set[str] = set()  # ranks whose step ended in an error
 
-    def read(self, line: bytes, around: Surroundings) -> Iterator[Happening]:
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What an object tells."""
         row = _object(line)
         name, rank = str(row.get("log_type_name")), str(row.get("global_rank", row.get("rank", "")))

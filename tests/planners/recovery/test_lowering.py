@@ -11,7 +11,7 @@ from rtk.planners.recovery.lowering import degree_factors
 from rtk.planners.shape import Shape
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.plan import Plan
-from rtk.schemas.profile import Device, Layer, LayerCost, Profile
+from rtk.schemas.profile import Connection, Device, Layer, LayerCost, Network, Profile
 
 FULL_S, HALF_S = 1.0, 1.5  # of each kind of pass, at degrees 4 and 2
 
@@ -45,6 +45,15 @@ def test_degrees_at_which_a_stage_has_no_room_are_none() -> None:
         for room in (71, 91, 137, 273)
     }
     assert roomy == {71: [], 91: [3], 137: [2, 3], 273: [1, 2, 3]}
+
+
+def test_what_copies_cost_is_told_where_the_profile_has_a_network() -> None:
+    """A stage's 240 bytes go to one GPU, or to each of two in halves, and back to each of four in quarters."""
+    network = Network(intra_node=Connection(bandwidth_bytes_per_s=10.0))
+    found = degree_factors(planned(), None, replace(profile(), network=network), within=7)
+    assert found.costs_s["1/0"] == pytest.approx({1: 24.0 + 6.0, 2: 12.0 + 6.0, 3: 8.0 + 6.0})
+    assert found.within == 7
+    assert degree_factors(planned(), None, profile()).costs_s == {}
 
 
 @pytest.mark.parametrize(

@@ -629,7 +629,7 @@ class ToyCluster:
             return planned_rest(question, self.resume)
         try:
             found = self.replan(question.plan, question.crew, question.conditions)
-            if self.job.lower is not None:
+            if self.job.lower is not None and found.iteration_time_s is None:
                 found = replace(found, iteration_time_s=random.Random(repr(question.crew)).random())
             return planned(question.number, found)
         except InfeasibleError as error:

@@ -3,6 +3,9 @@
 import re
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ...schemas.errors import InvalidInputError
 
 # ISO 8601 and what Python's logging makes of it; with a zone where a container's log puts one.
 _STAMP = re.compile(
@@ -13,6 +16,22 @@ _GLOG = re.compile(rb"[IWEF](\d{1,2})(\d\d) (\d\d):([0-5]\d):([0-5]\d)\.(\d{1,9}
 _AT_THE_BEGINNING = 160  # bytes of a line in which a stamp is looked for: beyond them stands what the line tells of
 _UNKNOWN_YEAR_S = 961_977_600.0  # the middle of 2000
 _JITTER_S = 60.0  # lines of several processes come in no strict order
+
+
+def zone_of(name: str) -> tzinfo:
+    """A time zone by its name.
+
+    Raises:
+        InvalidInputError: this system knows none of that name.
+    """
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidInputError(
+            f"no time zone is named {name}", where="--timezone", fix="give one such as Europe/Berlin, or UTC"
+        ) from None
 
 
 class LineClock:
@@ -49,7 +68,8 @@ class LineClock:
             line: without its colours.
             anywhere: look further than its beginning.
         """
-        match = _STAMP.search(line, 0, len(line) if anywhere else _AT_THE_BEGINNING)
+        # Docker's JSON lines have their stamp at the end.
+        match = _STAMP.search(line, 0, len(line) if anywhere or line[:1] == b"{" else _AT_THE_BEGINNING)
         if match is None:
             return self._glog(line)
         time_s = self._time_s(match)
