@@ -10,6 +10,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import torch
+
 from ...schemas.checkpoint import CheckpointFile, Portion, file_name
 from ...schemas.errors import RuntimeFailedError
 from ...schemas.plan import Layers
@@ -211,7 +213,7 @@ def take_over(
 
 
 _StateSender = Callable[[Copy, State], None]
-_StateReceiver = Callable[[Copy, State, Callable[[], None]], State]
+_StateReceiver = Callable[[Copy, State, Callable[[], None]], Mapping[str, torch.Tensor]]
 
 
 def _ways(copy: Copy, transport: Transport, unlike: SliceCopies | None) -> tuple[_StateSender, _StateReceiver]:

@@ -18,7 +18,7 @@ from .transport import Transport
 # Above the tags of all messages of a program, below those of copies; two for each layer and type, by turns.
 GATHER_TAG = 0x60000000
 _TYPES = 8  # of parameters in a layer, at most
-LOOK_AHEAD = 3  # layers whose receives are announced, so that buffers for few of them are there at once
+LOOK_AHEAD = 3  # layers that are under way together, so that buffers for few of them are there at once
 
 Peers = Mapping[int, tuple[int, ...]]  # of each layer the workers that hold it, ascending
 
@@ -78,8 +78,8 @@ class Gathering:
             for ahead in layers[place : place + LOOK_AHEAD]:
                 if ahead not in posted:
                     posted[ahead] = self._post(ahead, transport, version)
-            others = [peer for peer in self.peers[layer] if peer != self.number]
-            self._packed(layer, self.number, version).send(transport, *others)
+                    # so that nobody waits for all others at each layer
+                    self._packed(ahead, self.number, version).send(transport, *self._others(ahead))
             for owner, packed in posted.pop(layer).items():
                 for name, value in packed.received(transport, owner):
                     packed.entries[name].copy_(value)
@@ -87,11 +87,15 @@ class Gathering:
 
     def _post(self, layer: int, transport: Transport, version: int) -> dict[int, PackedEntries]:
         """Announce what others send of a layer; gives it by owner."""
-        owners = [one for one in self.peers[layer] if one != self.number and self._owned(layer, one)]
+        owners = [one for one in self._others(layer) if self._owned(layer, one)]
         found = {owner: self._packed(layer, owner, version) for owner in owners}
         for owner, packed in found.items():
             packed.announce(transport, owner)
         return found
+
+    def _others(self, layer: int) -> list[int]:
+        """Who else holds a layer."""
+        return [peer for peer in self.peers[layer] if peer != self.number]
 
     def _packed(self, layer: int, owner: int, version: int) -> PackedEntries:
         """What a worker owns of a layer, in one message a type."""

@@ -24,7 +24,7 @@ class PackedEntries:
         limit_bytes: of what goes together; what is larger goes alone.
         in_copies: what goes alone, too, may be changed as soon as it is sent; else not before it was taken
             (`Transport.flush`), and needs no second copy of itself in memory.
-        is_checked: fingerprints of all messages come before them, in one of their own.
+        is_checked: whether a fingerprint of each message comes with them.
     """
 
     entries: Mapping[str, torch.Tensor]
@@ -51,24 +51,22 @@ class PackedEntries:
 
     def send(self, transport: Transport, *to: int) -> None:
         """Send all to some ranks."""
-        packed = [self._together(names) for names in self.messages] if self.is_checked else None
-        if packed is not None:
-            for target in to:
-                transport.send(self.tag_of(len(packed)), target, torch.tensor([fingerprint([one]) for one in packed]))
-        for number, names in enumerate(self.messages):
-            one = self._together(names) if packed is None else packed[number]
+        packed = [self._together(names) for names in self.messages]
+        if self.is_checked:
+            packed.append(torch.tensor([fingerprint([one]) for one in packed], dtype=torch.int64))
+        for number, one in enumerate(packed):
             for target in to:
                 transport.send(self.tag_of(number), target, one)
 
     def announce(self, transport: Transport, source: int) -> None:
         """Announce what a rank sends of such entries."""
-        if self.is_checked:
-            sums = torch.zeros(len(self.messages), dtype=torch.int64)
-            transport.post_receive(self.tag_of(len(self.messages)), source, sums)
         for number, names in enumerate(self.messages):
             ones = [self.entries[name] for name in names]
             like = ones[0] if len(ones) == 1 else ones[0].new_empty(sum(one.numel() for one in ones))
             transport.post_receive(self.tag_of(number), source, like)
+        if self.is_checked:
+            sums = torch.zeros(len(self.messages), dtype=torch.int64)
+            transport.post_receive(self.tag_of(len(self.messages)), source, sums)
 
     def received(
         self, transport: Transport, source: int, waits: Callable[[], None] = lambda: None
@@ -83,17 +81,17 @@ class PackedEntries:
         Raises:
             RuntimeFailedError: a connection broke, or was interrupted, or something else has come than was sent.
         """
-        sums: list[int] | None = None
+        sums: list[int] = []
         if self.is_checked:
             waits()
             sums = transport.receive(self.tag_of(len(self.messages)), source).tolist()
         for number, names in enumerate(self.messages):
             waits()
-            likes = [self.entries[name] for name in names]
-            whole = transport.receive(self.tag_of(number), source)
-            if sums is not None and fingerprint([whole]) != sums[number]:
+            packed = transport.receive(self.tag_of(number), source).reshape(-1)
+            if self.is_checked and fingerprint([packed]) != sums[number]:
                 raise RuntimeFailedError("what another worker has sent of its state is not what has come")
-            parts = torch.split(whole.reshape(-1), [one.numel() for one in likes])
+            likes = [self.entries[name] for name in names]
+            parts = torch.split(packed, [one.numel() for one in likes])
             yield from ((name, part.view_as(like)) for name, part, like in zip(names, parts, likes, strict=True))
 
     def _together(self, names: list[str]) -> torch.Tensor:
