@@ -32,7 +32,7 @@ _MESSAGE = re.compile(rf"({NUMBER})(SEND|RECV)_([FB])({NUMBER})")
 _WHOLE = re.compile(rf"({NUMBER})(UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     """What one stage makes for the next one (F) or the one before (B), by the stage that takes it."""
 
     stage: int
@@ -40,7 +40,7 @@ class Message(NamedTuple):
     microbatch: int
 
     @classmethod
-    def of(cls, one: TorchToken, stages: int) -> "Message | None":
+    def of(cls, one: TorchToken, stages: int) -> "StageMessage | None":
         """What an operation makes for another stage, if anything."""
         if one.kind == "W":
             return None
@@ -106,7 +106,7 @@ def to_torch_comms_csv(plan: Plan, ahead: int | None = None) -> str:
     return as_rows(framed)
 
 
-_Row = list[TorchToken | tuple[Message, str]]  # operations, and messages with their tokens
+_Row = list[TorchToken | tuple[StageMessage, str]]  # operations, and messages with their tokens
 
 
 def _at_the_plans_times(plan: Plan) -> list[_Row]:
@@ -136,7 +136,7 @@ def _at_the_plans_times(plan: Plan) -> list[_Row]:
         done[rank] += 1
         free_s[rank] = ends_s[rank]
         rows[rank].append(one)
-        message = Message.of(one, len(stages))
+        message = StageMessage.of(one, len(stages))
         if message is None:
             continue
         arrived_s |= dict.fromkeys(message.takers, free_s[rank])
@@ -157,7 +157,7 @@ def _received_ahead(row: _Row, rank_of: Sequence[int], ahead: int) -> _Row:
     operations = [place for place, cell in enumerate(kept) if isinstance(cell, TorchToken)]
     number_of = {kept[place]: number for number, place in enumerate(operations)}
     received = [cell[0] for cell in row if not isinstance(cell, TorchToken) and cell[1] == cell[0].receive]
-    before: defaultdict[int, list[Message]] = defaultdict(list)  # by the place in `kept` that they stand before
+    before: defaultdict[int, list[StageMessage]] = defaultdict(list)  # by the place in `kept` that they stand before
     latest: dict[int, int] = {}  # by the rank that sends, of those behind
     for message in reversed(received):
         needed = next(number_of[one] for one in message.takers if one in number_of)
@@ -201,7 +201,7 @@ class _Told(NamedTuple):
 
     rank: int
     number: int  # in its row
-    cell: TorchToken | Message
+    cell: TorchToken | StageMessage
     token: str
     where: str
 
@@ -221,7 +221,7 @@ def _told(lines: Sequence[str], source: str) -> Iterator[_Told]:
             if (m := _MESSAGE.fullmatch(cell)) is not None:
                 way = cast(Literal["F", "B"], m[3])
                 sent_to = int(m[1]) + (1 if way == "F" else -1)
-                message = Message(int(m[1]) if m[2] == "RECV" else sent_to, way, int(m[4]))
+                message = StageMessage(int(m[1]) if m[2] == "RECV" else sent_to, way, int(m[4]))
                 yield _Told(rank, number, message, cell, where)
             elif _WHOLE.fullmatch(cell) is None:
                 yield from (_Told(rank, number, one, str(one), where) for one in parse_cell(cell, where))
@@ -230,7 +230,9 @@ def _told(lines: Sequence[str], source: str) -> Iterator[_Told]:
 def _require_messages(told: Sequence[_Told], rank_of: dict[int, int]) -> None:
     """Raise InvalidInputError unless each message goes out behind what makes it, and comes in before what needs it."""
     computed = {one.cell: one for one in told if isinstance(one.cell, TorchToken)}
-    made = {message: one for cell, one in computed.items() if (message := Message.of(cell, len(rank_of))) is not None}
+    made = {
+        message: one for cell, one in computed.items() if (message := StageMessage.of(cell, len(rank_of))) is not None
+    }
     ends = {  # who makes it, and who needs it: what nobody makes or needs is for the checker of orders to tell
         message: (maker, computed[taker])
         for message, maker in made.items()
@@ -239,7 +241,7 @@ def _require_messages(told: Sequence[_Told], rank_of: dict[int, int]) -> None:
     }
     seen: dict[str, _Told] = {}
     for one in told:
-        if isinstance(one.cell, Message):
+        if isinstance(one.cell, StageMessage):
             _require_place(one, ends.get(one.cell), rank_of, seen)
             seen[one.token] = one
     for message, (maker, taker) in ends.items():
@@ -257,7 +259,7 @@ def _require_place(
     one: _Told, ends: tuple[_Told, _Told] | None, rank_of: dict[int, int], seen: Collection[str]
 ) -> None:
     """Raise InvalidInputError unless a SEND or RECV belongs to a message of its rank, once and where it may stand."""
-    message = cast(Message, one.cell)
+    message = cast(StageMessage, one.cell)
     is_sent = one.token == message.send
     rank = rank_of.get(message.maker if is_sent else message.stage)
     if ends is None or rank != one.rank or one.token in seen:
@@ -279,7 +281,7 @@ def _require_one_order(told: Iterable[_Told], rank_of: dict[int, int]) -> None:
     """Raise InvalidInputError where a rank receives in another order than the other one sends."""
     ways: defaultdict[tuple[int, int], tuple[list[_Told], list[_Told]]] = defaultdict(lambda: ([], []))
     for one in told:
-        message = cast(Message, one.cell)
+        message = cast(StageMessage, one.cell)
         way = rank_of[message.maker], rank_of[message.stage]
         ways[way][one.token != message.send].append(one)
     for sent, received in ways.values():

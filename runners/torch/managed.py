@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.nn import parallel
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
@@ -54,7 +55,7 @@ def _group_of_one() -> distributed.ProcessGroup:
     return group
 
 
-def _averaged(manager: Manager, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _averaged(manager: Manager, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A bucket's average; where that fails the bucket as it is: the step will not count."""
     found: torch.futures.Future[torch.Tensor] = manager.allreduce(bucket.buffer()).get_future()
     return found

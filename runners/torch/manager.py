@@ -28,8 +28,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
-from torch import distributed, futures
-from torch.distributed import ReduceOp
+from torch import futures
+from torch.distributed import ReduceOp, Work
 
 from ...schemas.documents import read_document
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
@@ -92,7 +92,7 @@ def plan_of_replicas(replicas: int) -> Plan:
     )
 
 
-class DoneWork(distributed._Work):
+class DoneWork(Work):
     """A sum that has ended, well or not; `wait` says which."""
 
     def __init__(self, tensor: torch.Tensor, is_well: bool) -> None:
@@ -101,7 +101,7 @@ class DoneWork(distributed._Work):
         self._future: futures.Future[torch.Tensor] = futures.Future()
         self._future.set_result(tensor)
 
-    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Whether the tensor is the average."""
         return self._is_well
 
@@ -273,7 +273,7 @@ class Manager:
         self._end_step()
         while not isinstance(action := self._rules.action, ReduceGradients):
             if isinstance(action, Retire):
-                self._over(action.end)
+                self._over(action)
             self._obey()
         self._activity.be("computing", f"step {self._step}")
 
@@ -324,14 +324,15 @@ class Manager:
             self._break_off(self._broken)
         else:
             self._rules.go_on(self._vote(action.iteration))
-        while not isinstance(action := self._rules.action, TakeStep | ReduceGradients | EnterEpoch | Retire):
+        while not isinstance(self._rules.action, TakeStep | ReduceGradients | EnterEpoch | Retire):
             self._obey()
-        if isinstance(action, Retire) and action.end.exit_code:
-            self._over(action.end)
-        self._is_stepping = isinstance(action, TakeStep)
-        if self._is_stepping:
+        heard = self._rules.action
+        if isinstance(heard, Retire) and not (isinstance(heard.end, End) and heard.end.exit_code == 0):
+            self._over(heard)
+        if isinstance(heard, TakeStep):
+            self._is_stepping = True
             self._batches += self.num_participants()
-            self._step, self._retries = self._begun_with + action.terms.taken + 1, 0
+            self._step, self._retries = self._begun_with + heard.terms.taken + 1, 0
         else:
             self._retries += 1
             if self._most_retries is not None and self._retries > self._most_retries:
@@ -366,8 +367,10 @@ class Manager:
         numbers = sorted(plan.microbatch_offset(one.pipeline) + one.microbatch for one in done)
         return Vote(epoch.epoch, iteration, is_well, tuple(numbers))
 
-    def _over(self, end: End) -> NoReturn:
+    def _over(self, retired: Retire) -> NoReturn:
         self.shutdown()
+        end = retired.end
+        assert isinstance(end, End), "a replica of one process has no other degree to go on at"
         fix = None if end.exit_code else "give `rtk coordinate` more --iterations, or end the loop by current_step()"
         raise RuntimeFailedError(f"the job is over: {end.reason}", fix=fix)
 

@@ -1,4 +1,4 @@
-"""A loop as torchft's train_ddp.py has it, with one import changed: replicas die, the others go on, new ones heal.
+"""A loop as torchft's train_ddp.py has it, with one import changed: replicas die, others go on, new ones heal.
 
 The file is also the program of one replica, which notes each step that counted, with the rows that it had in it. So the
 whole training can be done again by one process, whoever was there when.
@@ -79,7 +79,10 @@ def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, 
     replica = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, optim.AdamW(replica.parameters(), lr=RATE))
     if dies_at >= 0:
-        model[0].weight.register_hook(lambda _: die() if manager.current_step() == dies_at else None)
+        first = next(model.parameters())
+        first.register_hook(  # type: ignore[no-untyped-call]
+            lambda _: die() if manager.current_step() == dies_at else None
+        )
     with (folder / f"steps-{number}").open("a", buffering=1) as notes:
         while manager.current_step() < int((folder / "until").read_text()):
             seed = own.randrange(2**31)
@@ -316,7 +319,7 @@ def test_verbs_before_the_first_step() -> None:
     assert manager.state_dict() == {"step": 7, "batches_committed": 21}
     future: torch.futures.Future[int] = torch.futures.Future()
     wrapped = manager.wrap_future(future, 5)
-    future.set_exception(ValueError("no"))
+    future.set_exception(ValueError("no"))  # type: ignore[arg-type]
     assert wrapped.wait() == 5
     assert isinstance(manager.errored(), Exception)
     manager.register_state_dict_fn("more", lambda state: None, dict)
