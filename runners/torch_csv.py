@@ -212,10 +212,12 @@ def _cells_of(order: Sequence[TorchToken], pairs: Collection[int]) -> Iterator[s
 
 
 def as_rows(rows: Iterable[Iterable[str]]) -> str:
+    """A file's text, of the cells of each rank."""
     return "".join(",".join(row) + "\n" for row in rows)
 
 
 def refuse_what_is_no_order(plan: Plan) -> None:
+    """Raise InvalidInputError for what a plan means beyond one order a column, as of `to_torch_csv`."""
     if plan.optimizer == "staggered":
         raise _cannot_carry("a staggered optimizer", "/optimizer")
     for number, worker in enumerate(plan.workers):

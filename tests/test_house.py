@@ -165,7 +165,8 @@ def test_imports_inside_the_package_are_relative() -> None:
 
 def test_files_that_are_named_are_there() -> None:
     """A `file.py` that a page or a docstring names in backticks stands in the project: moved, it is named anew."""
-    examples = {"NAME.py", "m.py", "schedules.py"}  # of users', of torch's and of Megatron's
+    # Of users', of torch's and of Megatron's, and what an export is called.
+    examples = {"NAME.py", "m.py", "schedules.py", "pipeline_parallel_layer_layout.py", "pipelining.py"}
     there = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
     pages = [*SOURCES, ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     named = {
