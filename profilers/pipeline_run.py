@@ -163,17 +163,21 @@ class PipelineRun:
         return {link: max(sum(both) / len(both), 0.0) for link, both in sorted(found.items())}
 
     def sums_s(self) -> list[float]:
-        """What sums of gradients take of each virtual stage in an iteration, in s: the median of its workers'."""
+        """What sums of gradients take of each virtual stage in an iteration, in s: the median over iterations.
+
+        Of the workers that sum together the last one to come counts: the others' sums also wait for it.
+        """
         columns = self.columns
         reduces = len(KINDS) + columns.others.index("allreduce") if "allreduce" in columns.others else NONE
-        spent: dict[tuple[int, int], float] = defaultdict(float)
-        for row in np.flatnonzero(columns.kind == reduces).tolist():
-            spent[int(columns.worker[row]), int(columns.iteration[row])] += float(
-                columns.end_s[row] - columns.start_s[row]
-            )
+        spent_s: dict[tuple[int, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        rows = np.flatnonzero(columns.kind == reduces)
+        took_s = columns.end_s[rows] - columns.start_s[rows]
+        fields = columns.worker[rows], columns.places[columns.worker[rows], 1], columns.iteration[rows], took_s
+        for worker, column, iteration, time_s in zip(*(one.tolist() for one in fields), strict=True):
+            spent_s[column, iteration][worker] += time_s
         by_column: dict[int, list[float]] = defaultdict(list)
-        for (worker, _), time_s in spent.items():
-            by_column[int(columns.places[worker, 1])].append(time_s)
+        for (column, _), times_s in spent_s.items():
+            by_column[column].append(min(times_s.values()))
         found = [0.0] * self.stages
         for column, stages in enumerate(self.placement):
             for stage in stages:

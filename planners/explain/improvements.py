@@ -1,7 +1,8 @@
 """What the schedule of a run must take by its measured times, and which changes would help it most.
 
 Everything is planned or retimed with these times: another schedule, more micro-batches, an even cut, and what
-`what_if` tries (links, slow workers, sums, steps). Of each kind of change the best one counts.
+`what_if` tries (links, slow workers, sums, steps), the latter with the orders that ran, so that no change is praised
+for better orders. Of each kind of change the best one counts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from ..scheduling.solve import Effort
 from ..shape import PlacementName, Shape
 from .explain import explain
 from .recognised import schedule_of
-from .what_if import Change, ChangeEffect
+from .what_if import Change
 
 TOLD = 3
 LEAST = 1e-3  # of an iteration, that a change must save
@@ -150,7 +151,7 @@ def _tried(run: MeasuredPipeline, own: Plan) -> Iterator[Tried]:
     if found.what_if.saved_s > 0:
         yield "schedule", "run the same operations in a better order", found.what_if.iteration_time_s, ""
     for effect in (one for one in found.what_if.effects if one.change.kind in KINDS):
-        yield KINDS[effect.change.kind], _words(effect.change), _time_s(effect), ""
+        yield KINDS[effect.change.kind], _words(effect.change), effect.same_orders_s, ""
     yield from _schedules(run)
     yield from _more_microbatches(run)
     stages = run.profile.layers
@@ -162,10 +163,6 @@ def _tried(run: MeasuredPipeline, own: Plan) -> Iterator[Tried]:
         hidden = replace(run, sums_s=[0.0] * len(run.sums_s))
         time_s = _iteration_s(hidden.planned())
         yield "sum", "hide the sums of gradients behind computing", time_s, "they take nothing from computing"
-
-
-def _time_s(effect: ChangeEffect) -> float:
-    return min(effect.same_orders_s, effect.iteration_time_s)
 
 
 def _words(change: Change) -> str:
