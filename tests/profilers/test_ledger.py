@@ -107,10 +107,10 @@ def test_of_a_made_job_goodput_and_failures_are_known(seed: int, has_timers: boo
         shape = replace(shape, slow=0.0)
     job = made.make_job(shape)
     found = ledger_of(made.happenings_of(job, has_timers))
-    assert found.goodput == pytest.approx(job.goodput, abs=0.001)
+    assert found.goodput == pytest.approx(job.goodput, abs=0.003)  # 0.0017 in the worst of 500 such short jobs
     assert found.iterations == job.iterations
     assert len(found.failures) == 3
-    late_s = 60 + abs(job.shape.clock)
+    late_s = 60 + abs(shape.clock) + 3 * shape.interval * shape.base_s  # the last line before it may be so old
     for failure, (begun_s, again_s) in zip(found.failures, job.failures_s, strict=True):
         assert begun_s - late_s <= failure.time_s <= again_s + late_s
 
