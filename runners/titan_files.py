@@ -7,7 +7,7 @@
 | `parallelism.toml` | the same as lines of a job's TOML (torchtitan 0.2), in which the head is called `output` |
 | `schedule-comms.csv`, `pipelining.py` | a `pipelining_fn` for the `ModelSpec`: receives where the plan has them |
 
-Written against torchtitan 0.3.0 (`distributed/pipeline_parallel.py`) and 0.2.2 (`config/job_config.py`).
+Written against torchtitan 0.3.0 (its module `distributed.pipeline_parallel`) and 0.2.2 (`config.job_config`).
 """
 
 import json
