@@ -794,3 +794,8 @@ class Job:
     spare_ranks: int = 0
     tp_across: bool = False
     lower: DegreeFactors | None = None
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken before its first iteration."""
+        return self.first_iteration if self.taken is None else self.taken

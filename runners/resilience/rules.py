@@ -146,7 +146,7 @@ class CoordinatorRules:
         self._must_reform = False
         self._was_skipped = False
         self._terms: StepTerms | None = None  # of the last committed iteration
-        self._taken = job.first_iteration if job.taken is None else job.taken  # steps until then
+        self._taken = job.steps  # until then
         self._is_void = False  # what is voted in this epoch from now on
         self._unforeseen: int | None = None  # the iteration in which somebody stepped with other terms than its own
         self._wants_evaluation = False  # after the last iteration
@@ -518,7 +518,7 @@ class CoordinatorRules:
             self._finish()
             return
         self._announce(said.JobRolledBack(reason=reason, path=job.resume or ""), job.first_iteration)
-        self.job, self.committed, self._taken = job, job.first_iteration - 1, job.taken or 0
+        self.job, self.committed, self._taken = job, job.first_iteration - 1, job.steps
         self._terms, self._was_skipped, self._redone = None, False, job.first_iteration
         self.epoch += 1  # what is said of the one under way counts no more
         self._inventory = Inventory()

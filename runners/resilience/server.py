@@ -56,6 +56,7 @@ from .protocol import (
     FromWorker,
     Hello,
     Refused,
+    Reshape,
     Reshaped,
     Spans,
     Vote,
@@ -328,6 +329,8 @@ class Server:
             return
         if isinstance(message, Epoch):
             self._placed.add(number)
+        elif isinstance(message, Reshape):
+            self._placed.discard(number)  # it is new as what it becomes
         if self._encoded[0] is not message:  # the same is often told to all
             self._encoded = (message, encode(message))
         member.write(self._encoded[1])

@@ -91,3 +91,17 @@ def _check_course(cluster: ToyCluster) -> None:
                 assert one["iteration"] == [*saved][-1] <= follows
                 assert one["path"] == f"step-{one['iteration']}"
                 follows = one["iteration"]
+
+
+def test_steps_are_counted_on_from_a_checkpoint_of_before() -> None:
+    """One that does not say how many steps were taken: as many as iterations, at first as after all went back to it."""
+    job = Job(toy_plan(1, 4, 2, False, False, 1), LAST, first_iteration=4, resume="step-4")
+    cluster = LossyCluster(job, random.Random(0), frozenset(), regroups=False, training=ToyTraining(is_sharded=True))
+    while cluster.rules.committed < 5:
+        assert cluster.step()
+    assert cluster.rules._epoch_message is not None and cluster.rules._epoch_message.taken == 4
+    cluster.losses = 9
+    cluster.kill(cluster.live()[0])
+    while cluster.rules.committed >= 4 or cluster.rules.must_change:
+        assert cluster.step()
+    assert (cluster.rules._epoch_message.iteration, cluster.rules._epoch_message.taken) == (4, 4)

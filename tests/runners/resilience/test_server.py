@@ -32,6 +32,7 @@ from rtk.runners.resilience.protocol import (
     FromWorker,
     Leaving,
     Refused,
+    Reshape,
     Spans,
     Suspect,
     Vote,
@@ -476,6 +477,23 @@ def test_wrong_input_of_one_that_comes_later_ends_nothing() -> None:
         worker.say(Failed(2, "no such row"))
         worker.close()
         assert server.join() == Finished(2, "no such row")
+
+
+def test_wrong_input_of_one_that_becomes_another_rank_ends_nothing() -> None:
+    """A model that so many ranks cannot share after all is wrong for the one that was to be one of them only."""
+    with running() as server, member(server.address) as worker, member(server.address, "0/1") as other:
+        for one in (worker, other):
+            one.say(Suspect(0, "place"))
+            assert isinstance(one.next(), Epoch)
+        other.say(Suspect(0, "reshape"))
+        assert other.next() == Reshape(0, 1)
+        other.say(Failed(2, "its layers cannot be shared so"))
+        other.close()
+        wait_for(server.toy.losses)
+        worker.say(Leaving())
+        assert worker.next() == End(0, "done")
+        worker.close()
+        assert server.join() == Finished(0, "done")
 
 
 def test_an_end_from_outside() -> None:

@@ -27,7 +27,7 @@ from rtk.runners.resilience.events import (
     Wake,
 )
 from rtk.runners.resilience.journal import take
-from rtk.runners.resilience.protocol import Commit, End, Epoch, Hello, Leaving, Refused, Returning, Suspect, Vote
+from rtk.runners.resilience.protocol import Commit, End, Epoch, Hello, Leaving, Refused, Reshape, Returning, Suspect, Vote
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
@@ -121,6 +121,8 @@ class Toy:
                 return [Wake(0.01, "snooze")]
             case "place":
                 return [Tell(number, Epoch(0, 0, False, 0, "", ()))]
+            case "reshape":
+                return [Tell(number, Reshape(0, 1))]
             case "drop":
                 return [Tell(number, Commit(0, 7)), Drop(number)]
             case "fail":
