@@ -27,7 +27,18 @@ from rtk.runners.resilience.events import (
     Wake,
 )
 from rtk.runners.resilience.journal import take
-from rtk.runners.resilience.protocol import Commit, End, Epoch, Hello, Leaving, Refused, Reshape, Returning, Suspect, Vote
+from rtk.runners.resilience.protocol import (
+    Commit,
+    End,
+    Epoch,
+    Hello,
+    Leaving,
+    Refused,
+    Reshape,
+    Returning,
+    Suspect,
+    Vote,
+)
 from rtk.runners.resilience.server import Finished, Limits, Server, Surroundings
 from rtk.schemas.conditions import HEALTHY
 from rtk.schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
