@@ -1,7 +1,7 @@
 """Who plays which place of a plan, who copies whose state, and who saves it."""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from math import fsum, isfinite, sqrt
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Layers, Place, Plan, Worker, merged_ranges, name_of
 from ...schemas.protocols import Hand
 from ...schemas.resumption import Rest, layers_in
-from .announcements import IterationCommitted
+from .announcements import IterationCommitted, ModelEvaluated
 from .events import Planned, RestPlanned
 from .progress import FAILED
 from .protocol import (
@@ -125,6 +125,11 @@ def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
 def givers(newcomers: Iterable[Newcomer]) -> tuple[RankAssignment, ...]:
     """Those who have lost their seats, and may have what others still lack."""
     return tuple(one.seat() for one in newcomers if one.holds is not None)
+
+
+def excused(newcomers: Mapping[int, Newcomer]) -> dict[int, Newcomer]:
+    """The same, of whom nobody needs anything: others have what these hold, or do without."""
+    return {number: replace(one, holds=None) for number, one in newcomers.items()}
 
 
 def live_places(plan: Plan) -> tuple[Place, ...]:
@@ -247,6 +252,12 @@ def state_lost(layers: Collection[int]) -> str:
         f"the optimizer's state of {numbers} is lost: of a part of it both workers that held it are gone "
         "(--no-shard-optimizer keeps all of it on every worker)"
     )
+
+
+def evaluated(losses: Sequence[MicrobatchLoss], seconds: float) -> ModelEvaluated:
+    """What is announced of held-out micro-batches, whose evaluation took so many seconds."""
+    count = fsum(count for _, _, count in losses)
+    return ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds)
 
 
 def nothing_counted(iteration: int) -> str:

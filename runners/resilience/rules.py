@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import fsum
 from typing import Any, Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
@@ -67,13 +66,14 @@ from .membership import (
     VoteCounter,
     coming,
     copies,
+    evaluated,
+    excused,
     givers,
     held_by,
     layers_at,
     layers_of,
     leavers,
     live_places,
-    mean_loss,
     nothing_counted,
     refusal_of_double,
     savers,
@@ -360,7 +360,7 @@ class CoordinatorRules:
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
         if self._checksums.covers(self._seats.values()):  # they have what givers had
-            self.newcomers = {number: replace(one, holds=None) for number, one in self.newcomers.items()}
+            self.newcomers = excused(self.newcomers)
         wrong = self._checksums.contradiction(member.name, self._epoch_message.nothing_committed)
         if wrong is not None and self.phase == "running":
             self._halt(*wrong)
@@ -452,6 +452,7 @@ class CoordinatorRules:
         futile = self._standstill.count_futile()
         self._redone = self.committed + 1
         if futile == UNEXPLAINED:
+            self.newcomers = excused(self.newcomers)  # what one gives whom somebody does not reach is lost
             for pair in self._standstill.lost_between():
                 self.circumstances.suspect(*pair)
             self._break_links()
@@ -557,8 +558,7 @@ class CoordinatorRules:
         """Announce what was evaluated before an iteration, if anything was; gives the seconds that it took."""
         losses, seconds = self._tally.evaluation(iteration)
         if losses:
-            count = fsum(count for _, _, count in losses)
-            self._announce(said.ModelEvaluated(loss=mean_loss(losses), count=count, seconds=seconds), iteration)
+            self._announce(evaluated(losses, seconds), iteration)
         return seconds
 
     @property
@@ -882,8 +882,9 @@ class CoordinatorRules:
         )
         self._chronicle.reach("epoch", self._now_s)
         self._tell_all(self._epoch_message)
-        for connection in waiting.values():
-            self._tell(connection, self._epoch_message)
+        for connection, newcomer in self.newcomers.items():
+            if newcomer.holds is not None or connection in waiting.values():
+                self._tell(connection, self._epoch_message)
         for one in announcements_of(self._epoch_message, self.plan, joining):
             self._announce(one)
         if left.rest is None and left.reason:
@@ -914,8 +915,7 @@ class CoordinatorRules:
         joining = [name for name in self._seats.values() if name not in self.members]
         for name in joining:
             newcomer = self.newcomers.pop(arrived[name])
-            self.members[name] = newcomer.seated(arrived[name])
-            self._by_connection[arrived[name]] = self.members[name]
+            self.members[name] = self._by_connection[arrived[name]] = newcomer.seated(arrived[name])
             if self.epoch > 1:
                 # One that comes at an appointed iteration has waited for that, not for us.
                 since_s = self._now_s if newcomer.not_before else newcomer.since_s

@@ -6,9 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience.protocol import Epoch, Job, Ready, StateLost
+from rtk.schemas.conditions import HEALTHY, Conditions
+from rtk.schemas.plan import Plan
+from rtk.schemas.protocols import Hand, Replanned
 
 from .test_rules import check_states, inject, run, steps_of
-from .toy_cluster import ToyCluster, ToyTraining, ToyWorker, copy_of, toy_plan
+from .toy_cluster import Rerouting, ToyCluster, ToyTraining, ToyWorker, copy_of, toy_plan
 
 LAST = 8
 
@@ -105,3 +108,45 @@ def test_steps_are_counted_on_from_a_checkpoint_of_before() -> None:
     while cluster.rules.committed >= 4 or cluster.rules.must_change:
         assert cluster.step()
     assert (cluster.rules._epoch_message.iteration, cluster.rules._epoch_message.taken) == (4, 4)
+
+
+class Unseating(Rerouting):
+    """Once somebody is lost one worker alone does everything, and the others wait."""
+
+    def __call__(self, plan: Plan, crew: tuple[Hand, ...], conditions: Conditions = HEALTHY) -> Replanned:
+        return super().__call__(plan, crew if len(crew) == len(self.plan.workers) else crew[:1], conditions)
+
+
+def giving(iterations: int) -> tuple[ToyCluster, Epoch]:
+    """A job in whose epoch, which has just begun, two of four send what they hold to the only one with a seat."""
+    plan = toy_plan(1, 4, 2, False)
+    cluster = ToyCluster(Job(plan, iterations), random.Random(0), training=ToyTraining(is_sharded=True))
+    cluster.replan = Unseating(plan)
+    while cluster.rules.committed < 2:
+        assert cluster.step()
+    cluster.kill(next(one for one in cluster.workers if one.name == "1/0"))
+    while not (epoch := cluster.rules._epoch_message) or not epoch.givers:
+        assert cluster.step()
+    assert [one.worker for one in epoch.givers] == ["2/0", "3/0"]
+    return cluster, epoch
+
+
+def test_who_gives_what_it_holds_does_so_in_the_epoch_that_comes_instead() -> None:
+    """The epoch that it gives in comes to nothing: it hears of the next one, in which it is needed as before."""
+    cluster, epoch = giving(6)
+    worker = next(one for one in cluster.workers if one.name == "0/0")
+    while worker.epoch is None or worker.epoch.epoch < epoch.epoch:
+        assert cluster.step()
+    cluster.complain(worker, None)
+    run(cluster)
+    check_states(cluster, 6)
+    assert cluster.rules.epoch == epoch.epoch + 1
+
+
+def test_who_cannot_give_what_it_holds_is_not_waited_for_for_ever() -> None:
+    """One that never enters the epoch, though its process lives: the others do without what it has."""
+    cluster, _ = giving(6)
+    next(one for one in cluster.workers if one.name == "3/0").hangs = "mute"
+    run(cluster)
+    assert cluster.finished is not None and cluster.finished.exit_code == 0, cluster.finished
+    check_states(cluster, 6)
