@@ -7,6 +7,7 @@ their workers the profilers' models.
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -161,7 +162,7 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
     from .runners.nursery import Nursery
     from .runners.resilience.controller import LocalJob
 
-    _refuse_to_lower_shared(training, how)
+    training = _fit_to_lower(training, plan, how)
     # Before torch is imported, which takes seconds.
     if training.script is None:
         require_model(training.model)
@@ -185,14 +186,20 @@ def local_job(plan: "Plan", training: TrainingConfig, how: JobConfig, options: S
         raise
 
 
-def _refuse_to_lower_shared(training: TrainingConfig, how: JobConfig) -> None:
-    """Raise InvalidInputError where workers could not go on at a smaller degree, for they share optimizers' state."""
+def _fit_to_lower(training: TrainingConfig, plan: "Plan", how: JobConfig) -> TrainingConfig:
+    """The training, whose workers keep all of the optimizer's state where they are to go on at smaller degrees.
+
+    Raises:
+        InvalidInputError: they are to share it as well.
+    """
     if how.lower_degree and training.shard_optimizer:
         raise InvalidInputError(
             "peers share the optimizer's state in blocks of what a rank has, which is other at a smaller degree",
             where="--lower-degree",
             fix="leave it out, or --shard-optimizer",
         )
+    is_open = how.lower_degree and training.script is None and not plan.shards_optimizer
+    return replace(training, shard_optimizer=False) if is_open else training
 
 
 def coordinate(
@@ -330,7 +337,7 @@ def supervise(
     from .runners.nursery import Nursery
     from .runners.resilience.torchrun import TorchrunRank
 
-    _refuse_to_lower_shared(training, how)
+    training = _fit_to_lower(training, plan, how)
     require_package("torch")
     nursery = Nursery(OF_WORKERS)
     with closing(nursery):

@@ -6,6 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rtk.runners.training import JobConfig, TrainingConfig  # noqa: E402
+from rtk.running import _fit_to_lower  # noqa: E402
+from rtk.schemas.errors import InvalidInputError  # noqa: E402
+
 from .ranked import RankedJob, plan_of  # noqa: E402
 from .test_ranked_survival import assert_exact, event  # noqa: E402
 from .test_survival import FOREVER  # noqa: E402
@@ -34,3 +38,13 @@ def test_a_worker_goes_on_with_one_rank_and_comes_back_with_two() -> None:
         assert_exact(job, clip_norm=0.5)
         assert partner.is_alive()  # it was there all the time
         assert not [one for one in job.said if one["event"] == "failure" and one["worker"] != "1/0"]
+
+
+def test_who_is_to_go_on_with_fewer_ranks_shares_no_optimizer() -> None:
+    """Workers of three pipelines would share its state, and wait for lost ranks: not where nobody asks for that."""
+    plan, lowers = plan_of(1, 3, 2, 2), JobConfig(lower_degree=True)
+    asked = TrainingConfig("gpt-tiny")
+    assert "--no-shard-optimizer" in _fit_to_lower(asked, plan, lowers).arguments()
+    assert _fit_to_lower(asked, plan, JobConfig()) == asked
+    with pytest.raises(InvalidInputError, match="share the optimizer's state"):
+        _fit_to_lower(TrainingConfig("gpt-tiny", shard_optimizer=True), plan, lowers)
