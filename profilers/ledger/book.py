@@ -184,6 +184,7 @@ class Book:
         before.us["idle"] += idle_us
         before.until_us += idle_us
         entry.begin_us += idle_us
+        entry.progress_us = max(entry.progress_us, entry.begin_us)
         return passed_us - idle_us
 
     def _goes_on(self, happening: Happening) -> bool:
@@ -303,6 +304,7 @@ class Book:
         took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
         passed_us = self._open_us + self.clock.advance(happening, took_us or 0, counts_alone=True)
         passed_us, self._open_us = self._of_its_own(passed_us, took_us or 0, happening), 0
+        entry.is_dated = True  # it began, at the latest, before its first iteration, whatever clock that has
         if took_us is not None and took_us > passed_us + COARSE_US:
             passed_us += self._begin_earlier(took_us - passed_us)
         work_us = passed_us if took_us is None else min(took_us, passed_us)

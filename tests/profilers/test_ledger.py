@@ -88,7 +88,12 @@ def test_whatever_happens_each_second_of_each_gpu_is_in_one_class(
     lasted = [one.until_s - one.begin_s for one in found.attempts]
     for attempt, lasts_s in zip(found.attempts, lasted, strict=True):
         assert attempt.time.total_gpu_s == pytest.approx(lasts_s * (attempt.gpus or _gpus_before(found, attempt)))
+        places = (attempt.training_s, attempt.progress_s, attempt.noticed_s, attempt.end_s)
+        assert all(attempt.begin_s - 1e-9 <= one <= attempt.until_s + 1e-9 for one in places if one is not None)
     assert math.fsum(lasted) == pytest.approx(found.span_s, abs=1e-5)
+    of_failures = ("redone", "detection", "restart", "load", "idle")
+    most_gpu_s = math.fsum(found.time.of(name) for name in of_failures)
+    assert math.fsum(one.cost_gpu_s for one in found.failures) <= most_gpu_s + 1e-3
     if gpus is not None:
         assert found.time.total_gpu_s == pytest.approx(found.span_s * gpus, abs=1e-4)
     assert parse_document(canonical(found), GoodputLedger, "ledger.json") == found
@@ -243,6 +248,25 @@ def test_gpus_are_those_of_the_attempt_and_between_attempts_of_the_one_before() 
     found = script.then(100, "start", gpus=8).iterations(11, 20).ledger()
     assert seconds(found) == {"useful": 16 * 20.0 + 8 * 20.0, "idle": 1600.0}
     assert seconds(script.ledger(gpus=4)) == {"useful": 160.0, "idle": 400.0}
+
+
+def test_what_a_failure_costs_is_on_the_gpus_that_paid_it() -> None:
+    """64 GPUs lose iterations and wait; 8 load the checkpoint and go on."""
+    script = Script().then(0, "start", gpus=64).then(10, "init").iterations(1, 100)
+    script.then(30, "failure", cause="OOM").then(100, "start", gpus=8).then(60, "load", iteration=80)
+    (failure,) = script.iterations(81, 200).ledger().failures
+    assert (failure.detection_s, failure.idle_s, failure.redone_s, failure.restart_s) == (30, 100, 40, 60)
+    assert failure.cost_gpu_s == 64 * (30 + 100 + 40) + 8 * 60
+
+
+def test_an_attempt_that_begins_without_a_clock_has_begun_before_its_iterations() -> None:
+    """A later line with a clock, the first of it, does not move its beginning behind what it has done."""
+    script = Script().then(0, "start", gpus=8).iterations(1, 50)
+    for kind, number in (("start", None), *(("iteration", number) for number in range(1, 20))):
+        script.told.append(happening(kind, None, len(script.told) + 1, iteration=number, took_s=2.0))
+    last = script.then(900, "failure", cause="OOM").ledger().attempts[-1]
+    assert last.training_s is not None
+    assert last.begin_s <= last.training_s <= last.progress_s <= last.end_s
 
 
 def test_nobody_says_how_many_gpus() -> None:

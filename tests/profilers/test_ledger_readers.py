@@ -263,6 +263,21 @@ def test_megatrons_checkpoints_take_what_timers_or_clocks_say(tmp_path: Path) ->
     assert (told[0].gpus, told[-1].kind) == (8, "end")
 
 
+def test_stages_of_megatron_are_read_behind_what_launchers_put_before_a_line(tmp_path: Path) -> None:
+    """torchrun's rank, or a stamp, stands in brackets too."""
+    line = "[after megatron is initialized] datetime: 2025-08-01 07:19:00 \n"
+    for prefix in ("", "[default0]:", "[rank0]: ", "[2025-08-01 07:19:01] "):
+        assert [one.kind for one in told_in(tmp_path, prefix + line + megatron(1))] == ["rendezvous", "iteration"]
+
+
+def test_a_checkpoint_in_which_the_clock_was_put_back_took_nobody_knows_how_long(tmp_path: Path) -> None:
+    text = megatron(1) + (
+        "[2025-08-01 03:00:00] saving checkpoint at iteration 1 to /c\n"
+        "[2025-08-01 02:00:30]   successfully saved checkpoint at iteration 1 to /c\n"
+    )
+    assert [one.took_s for one in told_in(tmp_path, text) if one.kind == "save"] == [None]
+
+
 def test_bars_of_nemo_1_tell_steps_and_seconds(tmp_path: Path) -> None:
     """Where no timing is shown the rate is."""
     bar = "Epoch 0:   1%| | {}/77225 [9:07:58<878:01:48, 41.36s/it, loss=3.1, v_num=, global_step={}, consumed=1.6e+6]"
@@ -507,6 +522,15 @@ def test_a_users_expressions_tell_of_any_log(tmp_path: Path) -> None:
         ("failure", None, None, ("n4",), "ECC"),
     ]
     assert [one.time_s for one in told] == [1700000000.5, 1754031600.0, None]
+
+
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-5", "1e400", "x"])
+def test_what_is_no_quantity_is_counted_and_left_out(wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(f"iter 1 took 10\niter 2 took {wrong}\niter 3 took 10\n")
+    count = LogCount()
+    expression = r"iter (?P<iteration>\d+) took (?P<took_s>\S+)"
+    told = list(read_happenings([str(tmp_path / "job.log")], count, patterns=[expression]))
+    assert (iterations(told), count.garbled) == ([1, 3], 1)
 
 
 def test_expressions_without_iterations_are_heard_beside_the_logs_format() -> None:
