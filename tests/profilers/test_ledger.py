@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.profilers.ledger import history
 from rtk.profilers.ledger.book import BEHIND, MOST_CROSSINGS
+from rtk.profilers.ledger.failure_trace import failures_of
 from rtk.profilers.ledger.happenings import Happening, HappeningKind, LogPlace
 from rtk.profilers.ledger.history import DoneRow, JobHistory, healthy_us
 from rtk.profilers.ledger.ledger import ledger_of
@@ -257,6 +258,15 @@ def test_what_a_failure_costs_is_on_the_gpus_that_paid_it() -> None:
     (failure,) = script.iterations(81, 200).ledger().failures
     assert (failure.detection_s, failure.idle_s, failure.redone_s, failure.restart_s) == (30, 100, 40, 60)
     assert failure.cost_gpu_s == 64 * (30 + 100 + 40) + 8 * 60
+
+
+def test_a_node_is_there_again_though_the_next_attempt_began_at_once() -> None:
+    """A job that goes back without a word loses no time, and its trace no node."""
+    ledger = Script().then(0, "start", gpus=64).iterations(1, 50).iterations(31, 80).ledger()
+    assert len(ledger.failures) == 1
+    *_, fail, join, end = failures_of(ledger).events
+    assert (fail.kind, join.kind, end.kind) == ("fail", "join", "end")
+    assert (fail.node, fail.time_s) == (join.node, join.time_s)
 
 
 def test_an_attempt_that_begins_without_a_clock_has_begun_before_its_iterations() -> None:
