@@ -84,7 +84,8 @@ def read_happenings(
 
 
 def _nothing_told(sources: Sequence[str], count: LogCount) -> InvalidInputError:
-    words = f"{count.lines:,} {'line was' if count.lines == 1 else 'lines were'} read, {count.telling:,} told of something else"
+    were = "line was" if count.lines == 1 else "lines were"
+    words = f"{count.lines:,} {were} read, {count.telling:,} told of something else"
     if count.garbled:
         words += f", {count.garbled:,} begin to tell and cannot be read ({'; '.join(count.words()[:3])})"
     return InvalidInputError(

@@ -129,6 +129,8 @@ class MegatronLog(HappeningReader):
         elif (interval := number_in(_INTERVAL, line)) is not None:
             self._progress.interval = interval
         elif initialized := _INITIALIZED.search(line):
-            yield Happening("init", self.clock.of(line), around.place, quantity_of(initialized[1], "the time to initialize"))
+            yield Happening(
+                "init", self.clock.of(line), around.place, quantity_of(initialized[1], "the time to initialize")
+            )
         elif ending := _EXITING.search(line):
             yield Happening("end", self.clock.of(line, anywhere=True), around.place, cause=text_of(ending[1]))

@@ -53,7 +53,9 @@ class NemoLog(HappeningReader):
             return
         time_s = self.clock.of(line)
         if saved := _SAVED.search(line):
-            yield Happening("save", time_s, around.place, quantity_of(saved[2], "the time of a checkpoint"), int(saved[1]))
+            yield Happening(
+                "save", time_s, around.place, quantity_of(saved[2], "the time of a checkpoint"), int(saved[1])
+            )
         elif loaded := _LOADED.search(line):
             yield Happening("load", time_s, around.place, quantity_of(loaded[1], "the time of a checkpoint"))
         elif member := _MEMBER.search(line):
