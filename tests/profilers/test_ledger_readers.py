@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
 from rtk.profilers.ledger.happenings import Happening
+from rtk.profilers.ledger.ledger import ledger_of
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.reading import read_happenings
@@ -577,6 +578,18 @@ def test_sacct_tells_when_a_job_ran_and_how_it_ended(tmp_path: Path) -> None:
         ("end", None, None),
         ("start", 32, None),
     ]
+
+
+def test_a_failure_that_sacct_tells_too_is_one(tmp_path: Path) -> None:
+    """A start without a clock comes when its log goes on, and not when the attempt before has ended."""
+    crash = 'Traceback (most recent call last):\n  File "x"\nRuntimeError: boo\n'
+    again = "using world size: 64, data-parallel size: 8\n" + megatron(2, clock="2025-08-01 07:45:00")
+    (tmp_path / "acct.txt").write_text(SACCT)
+    (tmp_path / "job.log").write_text(megatron(1, clock="2025-08-01 07:19:37") + crash + again)
+    told = list(read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "acct.txt")))
+    kinds_told = [one.kind for one in told]
+    assert kinds_told[:6] == ["start", "iteration", "failure", "failure", "start", "iteration"]
+    assert [one.cause for one in ledger_of(told).failures] == ["RuntimeError: boo", "TIMEOUT"]
 
 
 def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
