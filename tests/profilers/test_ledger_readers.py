@@ -167,6 +167,20 @@ def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
     assert len({one.where.line for one in told}) < len(told)
 
 
+def test_a_long_bar_is_read_once_and_its_lines_are_counted_as_lines(tmp_path: Path) -> None:
+    """Also where what is read at a time ends within it."""
+    bar = "Epoch {epoch}: 1%|#####| 1/500 [07:58<01:48, 1.36s/it, loss=3.0, global_step={step}.0, {more}]"
+    text = "".join(
+        bar.format(epoch=step // 500, step=step, more="train_step_timing in s=1.360, v_num=" + "x" * 80)
+        + ("\n" if step % 500 == 499 else "\r")
+        for step in range(2000)
+    )
+    count = LogCount()
+    assert len(text) > 2 * AHEAD_BYTES
+    assert iterations(told_in(tmp_path, text, count)) == list(range(1, 2001))
+    assert (count.lines, count.telling) == (4, 4)
+
+
 def test_lightnings_csv_tells_steps_and_times() -> None:
     """The file is an attempt; rows come each second step."""
     told = told_by("lightning-metrics.csv")
