@@ -304,6 +304,32 @@ def test_two_jobs_in_turns_in_one_log_are_refused() -> None:
     assert "job.log:11 and job.log:12" in str(error.value.where)
 
 
+def test_two_jobs_in_turns_are_refused_where_one_reader_has_both() -> None:
+    """It takes the way from one to the other for a log interval; no time is made of it."""
+    script = Script().then(0, "start", gpus=8)
+    for number in range(1, 30):
+        script.then(2, "iteration", iteration=number, took_s=5.0)
+        script.then(3, "iteration", iteration=5000 + number, took_s=5.0, steps=5000)
+    with pytest.raises(InvalidInputError, match="two jobs are in one log"):
+        script.ledger()
+
+
+def test_a_number_that_is_garbled_makes_no_time_and_loses_none() -> None:
+    """A line that was written over says iteration 3131 for 31, now and then; the clock knows better."""
+    script = Script().then(0, "start", gpus=8)
+    for number in range(1, 3001):
+        wrong = number % 300 == 31
+        script.then(2, "iteration", iteration=number * 101 if wrong else number, took_s=2.0)
+    ledger = script.ledger()
+    assert (ledger.span_s, ledger.iterations, ledger.iterations_lost, ledger.failures) == (6000, 3000, 0, ())
+    assert ledger.goodput == 1
+
+
+def test_a_jump_of_which_nobody_has_told_is_believed_when_it_lasts() -> None:
+    ledger = Script().then(0, "start", gpus=8).iterations(1, 30, took_s=2.0).iterations(5001, 5030, took_s=2.0).ledger()
+    assert (ledger.span_s, ledger.attempts[-1].last_iteration, ledger.failures) == (120, 5030, ())
+
+
 def test_a_log_without_an_iteration_is_refused_with_what_it_does_say() -> None:
     """Never a silent zero."""
     count = LogCount(files=1, lines=5000, telling=2, formats={"job.log": None})
