@@ -259,8 +259,6 @@ class Book:
     def _take_next(self, happening: Happening, number: int) -> None:
         """An iteration after others of the same attempt."""
         entry = self._now
-        if self._state is JobState.BROKEN:
-            self._call_off()
         steps = number - entry.last if entry.last is not None else happening.steps
         took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
         expected_us = took_us if took_us is not None else round((self._pace_us or 0.0) * steps)
@@ -273,6 +271,8 @@ class Book:
         elif self._leapt:
             self._note_two_jobs(self._leapt[-1], happening)
         self._leapt.clear()
+        if self._state is JobState.BROKEN:
+            self._call_off()
         passed_us = self.clock.advance(
             happening, expected_us, counts_alone=True, least_us=max(least_us - self._paused_us, 0)
         )

@@ -628,6 +628,18 @@ def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_an_empty_file_of_a_scheduler_is_refused_and_a_row_cut_off_is_no_job(tmp_path: Path) -> None:
+    """Nothing that sacct or kubectl prints is empty; a table may have been cut as it was copied."""
+    (tmp_path / "job.log").write_text(megatron(1))
+    (tmp_path / "empty").write_text("")
+    for scheduler in ({"sacct": str(tmp_path / "empty")}, {"kubernetes": str(tmp_path / "empty")}):
+        with pytest.raises(InvalidInputError, match="empty"):
+            list(read_happenings([str(tmp_path / "job.log")], **scheduler))
+    (tmp_path / "cut").write_text(SACCT.splitlines()[0] + "\n3|FAILED\n")
+    told = read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "cut"))
+    assert [one.kind for one in told] == ["iteration"]
+
+
 def test_a_sacct_table_without_times_is_refused(tmp_path: Path) -> None:
     """With the command that prints them."""
     (tmp_path / "acct.txt").write_text("JobID|JobName|State|ExitCode\n1|a|FAILED|1:0\n")
