@@ -92,7 +92,7 @@ def test_whatever_happens_each_second_of_each_gpu_is_in_one_class(
         places = (attempt.training_s, attempt.progress_s, attempt.noticed_s, attempt.end_s)
         assert all(attempt.begin_s - 1e-9 <= one <= attempt.until_s + 1e-9 for one in places if one is not None)
     assert math.fsum(lasted) == pytest.approx(found.span_s, abs=1e-5)
-    of_failures = ("redone", "detection", "restart", "load", "idle")
+    of_failures: tuple[LedgerClass, ...] = ("redone", "detection", "restart", "load", "idle")
     most_gpu_s = math.fsum(found.time.of(name) for name in of_failures)
     assert math.fsum(one.cost_gpu_s for one in found.failures) <= most_gpu_s + 1e-3
     if gpus is not None:

@@ -632,11 +632,13 @@ def test_an_empty_file_of_a_scheduler_is_refused_and_a_row_cut_off_is_no_job(tmp
     """Nothing that sacct or kubectl prints is empty; a table may have been cut as it was copied."""
     (tmp_path / "job.log").write_text(megatron(1))
     (tmp_path / "empty").write_text("")
-    for scheduler in ({"sacct": str(tmp_path / "empty")}, {"kubernetes": str(tmp_path / "empty")}):
-        with pytest.raises(InvalidInputError, match="empty"):
-            list(read_happenings([str(tmp_path / "job.log")], **scheduler))
+    log, empty = str(tmp_path / "job.log"), str(tmp_path / "empty")
+    with pytest.raises(InvalidInputError, match="empty"):
+        list(read_happenings([log], sacct=empty))
+    with pytest.raises(InvalidInputError, match="empty"):
+        list(read_happenings([log], kubernetes=empty))
     (tmp_path / "cut").write_text(SACCT.splitlines()[0] + "\n3|FAILED\n")
-    told = read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "cut"))
+    told = read_happenings([log], sacct=str(tmp_path / "cut"))
     assert [one.kind for one in told] == ["iteration"]
 
 
