@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from .profilers.analytic.estimate import profile_analytic as profile_analytic
     from .profilers.comparing import compare as _compare
     from .profilers.detecting import detect_files as detect_files
-    from .profilers.doctor.diagnose import KnownFacts as KnownFacts
-    from .profilers.doctor.diagnose import doctor as doctor
+    from .profilers.diagnosing import KnownFacts as KnownFacts
+    from .profilers.diagnosing import doctor as doctor
     from .profilers.failslow.monitor.watch import monitor as monitor
     from .profilers.failslow.tracker import track as _track
-    from .profilers.ledger.goodput import goodput as goodput
+    from .profilers.goodput import goodput as goodput
     from .replaying import replay as replay
     from .runners.foreign import export_plan as export_plan
     from .runners.processes import main as main
@@ -104,7 +104,7 @@ _PLACES = {
     "Coordinator": "runners.resilience.server:Server",
     "GoodputLedger": "schemas.ledger",
     "JobConfig": "runners.training",
-    "KnownFacts": "profilers.doctor.diagnose",
+    "KnownFacts": "profilers.diagnosing",
     "Plan": "schemas.plan",
     "PlanRunner": "runners.torch.runner",
     "Profile": "schemas.profile",
@@ -127,13 +127,13 @@ _PLACES = {
     "detect": "profilers.failslow.tracker:track",
     "detect_files": "profilers.detecting",
     "diff": "viz.diff:diff_plans",
-    "doctor": "profilers.doctor.diagnose",
+    "doctor": "profilers.diagnosing",
     "draw": "wiring",
     "explain": "planners.explain.explain",
     "export_checkpoint": "exporting",
     "export_plan": "runners.foreign:export_plan",
     "figure": "wiring",
-    "goodput": "profilers.ledger.goodput",
+    "goodput": "profilers.goodput",
     "import_plan": "wiring",
     "inject": "wiring",
     "main": "runners.processes",

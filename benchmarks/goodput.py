@@ -26,7 +26,7 @@ from typing import Any
 
 from rtk.benchmarks.common import write_result
 from rtk.benchmarks.goodput_truth import truth
-from rtk.profilers.ledger.goodput import goodput
+from rtk.profilers.goodput import goodput
 from rtk.schemas.quantities import parse_bytes
 
 RESULT = Path(__file__).parent / "results" / "goodput.json"

@@ -15,7 +15,7 @@ from typing import Any
 
 from rtk.benchmarks.made_jobs import MadeJob, MadeShape, make_job
 from rtk.benchmarks.made_logs import LOGS, PATTERNS, LogName, write_logs
-from rtk.profilers.ledger.goodput import goodput
+from rtk.profilers.goodput import goodput
 from rtk.schemas.ledger import GoodputLedger
 
 JOBS, FAULTY_JOBS, FAULTS = 10, 30, 200

@@ -51,7 +51,7 @@ def command(
     """
     if standby and log is None:
         raise InvalidInputError("a standby waits for a log", where="--standby", fix="give --log FILE as well")
-    from ..runners.resilience.wire import parse_listening
+    from ..runners.addresses import parse_listening
 
     read = read_valid_plan(plan, profile)
     logs = logs_of(script)

@@ -61,7 +61,7 @@ def command(
     documentation, thread or source file that says so. Nothing is executed, and of an environment only what is about
     time-outs and restarts is shown.
     """
-    from ..profilers.doctor.diagnose import KnownFacts, doctor
+    from ..profilers.diagnosing import KnownFacts, doctor
 
     found = doctor(
         files or (),

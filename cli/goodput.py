@@ -69,8 +69,8 @@ def command(
     With --trace the failures become a trace, and standard error says which rtk replay answers what another way of
     recovering would have saved.
     """
+    from ..profilers.goodput import goodput
     from ..profilers.ledger.failure_trace import failures_of, replay_words
-    from ..profilers.ledger.goodput import goodput
     from ..runners.traces.read import write_events
 
     ending = _ending(output)

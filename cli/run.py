@@ -171,7 +171,7 @@ def _report(
 
 def _addresses(given: list[str]) -> list[str]:
     """All addresses, several of which may stand in one text, as in an environment variable."""
-    from ..runners.resilience.wire import parse_address
+    from ..runners.addresses import parse_address
 
     addresses = [one for text in given for one in text.replace(",", " ").split()]
     for address in addresses or [""]:

@@ -51,7 +51,7 @@ class LivePage:
     """
 
     def __init__(self, target: str, page: str, token: str | None = None) -> None:
-        from .resilience.wire import format_address, parse_listening
+        from .addresses import format_address, parse_listening
 
         self._page, self._token = page.encode(), token or secrets.token_urlsafe(24)
         self._lock = threading.Lock()

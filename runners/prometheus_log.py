@@ -39,7 +39,7 @@ class PrometheusLog:
         require_package("prometheus_client", option)
         from prometheus_client import CollectorRegistry
 
-        from .resilience.wire import parse_listening  # late: it loads what serves a coordinator
+        from .addresses import parse_listening
 
         self._metrics, self._registry = JobMetrics(), CollectorRegistry()
         self._registry.register(self)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ...schemas.diagnosis import CheapChange, JobCosts
 from ...schemas.quantities import print_time
-from .rules.checkpoints import best_interval_s
 from .settings import JobSettings
+from .young_daly import best_interval_s
 
 _HOUR_S = 3600.0
 SHORT_TIMEOUT_S = 120.0  # of collective calls while training (torchtitan#2899)

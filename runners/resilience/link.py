@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
 from ...schemas.quantities import print_time
+from ..addresses import format_address, parse_address
 from .protocol import (
     MEMBER_BYTES,
     Beat,
@@ -31,7 +32,7 @@ from .protocol import (
     encode,
     from_coordinator,
 )
-from .wire import Lines, format_address, parse_address, prove
+from .wire import Lines, prove
 from .worker_rules import Turn, Unanswered
 
 FIRST_PAUSE_S = 0.05

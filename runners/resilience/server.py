@@ -20,6 +20,7 @@ from ...schemas.errors import InvalidInputError, RtkError
 from ...schemas.plan import worker_of
 from ...schemas.protocols import Monitor, Replan, Replanned, Resume
 from ...schemas.quantities import print_time
+from ..addresses import format_address
 from .announcements import Announcement, LogLost, WorkerGaveUp
 from .events import (
     Announce,
@@ -63,7 +64,7 @@ from .protocol import (
     from_worker,
 )
 from .regrouping import planned_rest
-from .wire import HELLO_S, MOST, LineConnection, PeerRole, RationedLog, Strangers, format_address, listen
+from .wire import HELLO_S, MOST, LineConnection, PeerRole, RationedLog, Strangers, listen
 
 BEATS_PER_LIMIT = 8
 

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import InfeasibleError, InvalidInputError, RuntimeFailedError, remark
 from ...schemas.quantities import print_time
+from ..addresses import parse_address
 from ..processes import WorkerProcesses
 from ..training import SECRET
 from .progress import FAILED, HUNG
 from .protocol import STRANGER_BYTES, Challenge, Dead, encode, from_coordinator
-from .wire import parse_address, prove
+from .wire import prove
 
 if TYPE_CHECKING:
     from ..nursery import Nursery

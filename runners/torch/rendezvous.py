@@ -20,8 +20,9 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from ...schemas.errors import InvalidInputError, RuntimeFailedError
 from ...schemas.fields import Index
 from ...schemas.quantities import print_bytes, print_time
+from ..addresses import format_address, parse_address
 from ..resilience.protocol import Challenge, Refused, encode, from_coordinator
-from ..resilience.wire import LineConnection, Lines, PeerRole, Strangers, format_address, parse_address, prove
+from ..resilience.wire import LineConnection, Lines, PeerRole, Strangers, prove
 from .groups import Store
 from .transport import LostTouchError, reaching
 

@@ -14,6 +14,7 @@ import torch
 
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError, RtkError, RuntimeFailedError
+from ..addresses import parse_address
 from ..processes import LAUNCHED, LED
 from ..ranks import has_unlike_degrees
 from ..resilience.conditions import cores_here
@@ -33,7 +34,6 @@ from ..resilience.protocol import (
     Whereabouts,
 )
 from ..resilience.supervisor import BEGUN, ENDED, tell_supervisor
-from ..resilience.wire import parse_address
 from ..resilience.worker_rules import Turn
 from ..training import NOT_BEFORE
 from .data.provider import Provider

@@ -14,15 +14,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rtk.runners.addresses import format_address, parse_address  # noqa: E402
 from rtk.runners.resilience.protocol import Challenge, Refused, encode, from_coordinator  # noqa: E402
-from rtk.runners.resilience.wire import (  # noqa: E402
-    format_address,
-    parse_address,
-    prove,
-)
+from rtk.runners.resilience.wire import prove  # noqa: E402
 from rtk.runners.torch import rendezvous  # noqa: E402
 from rtk.runners.torch.gloo import GlooTransport  # noqa: E402
-from rtk.runners.torch.rendezvous import KEY_LENGTH, KEYS_AT_ONCE, PURPOSE, VALUE_BYTES, MeetingPlace, NoticeBoard, meet  # noqa: E402  # noqa: E402
+from rtk.runners.torch.rendezvous import KEY_LENGTH, KEYS_AT_ONCE, PURPOSE, VALUE_BYTES, MeetingPlace, NoticeBoard, meet  # noqa: E402
 from rtk.schemas.errors import RuntimeFailedError  # noqa: E402
 
 SECRET = b"a secret for one test only"

@@ -1,27 +1,13 @@
 """Rules about checkpoints: whether there are any, and how often."""
 
-import math
 from collections.abc import Iterator
 
 from ....schemas.quantities import print_percent, print_time
 from ..settings import JobSettings
+from ..young_daly import best_interval_s, lost_share
 from .rule import Broken, broken, rule
 
 WORTH_SAYING = 0.01  # of all GPU time
-
-
-def best_interval_s(save_s: float, mtbf_s: float) -> float:
-    """The interval between checkpoints that loses least: sqrt(2 · save · MTBF).
-
-    Source: J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974; J. T. Daly,
-    FGCS 22(3), 2006, whose correction is small where a save is short beside the MTBF.
-    """
-    return math.sqrt(2 * save_s * mtbf_s)
-
-
-def lost_share(interval_s: float, save_s: float, mtbf_s: float) -> float:
-    """The share of all time that saves and redone work take: save / interval + interval / (2 · MTBF) (Young, 1974)."""
-    return save_s / interval_s + interval_s / (2 * mtbf_s)
 
 
 @rule(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rtk.profilers.doctor.collected import ASKED, Collected
-from rtk.profilers.doctor.reading import KINDS, read_lines
+from rtk.profilers.doctor.readers.reading import KINDS, read_lines
 from rtk.profilers.doctor.settings import JobSettings
 from rtk.schemas.diagnosis import ToldSetting
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import rtk
 from rtk.profilers.doctor.known import slurm_time
+from rtk.profilers.doctor.readers.reading import recognised
 from rtk.profilers.doctor.readers.shell_words import commands
-from rtk.profilers.doctor.reading import recognised
 from rtk.profilers.doctor.settings import JobSettings
 
 from .jobs import job_of

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtk.profilers.diagnosing import findings_of
 from rtk.profilers.doctor.costs import costs_of
-from rtk.profilers.doctor.diagnose import findings_of
 from rtk.profilers.doctor.known import ENVIRONMENT
 from rtk.profilers.doctor.rules.catalogue import RULES
-from rtk.profilers.doctor.rules.checkpoints import best_interval_s, lost_share
 from rtk.profilers.doctor.rules.rule import Rule
 from rtk.profilers.doctor.settings import JobSettings
+from rtk.profilers.doctor.young_daly import best_interval_s, lost_share
 
 from .jobs import job_of
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rtk.runners.addresses import format_address, parse_address
 from rtk.runners.resilience import server as server_module
 from rtk.runners.resilience.announcements import Announcement, IterationRedone, LogLost, PlanKept, WorkerGaveUp
 from rtk.runners.resilience.events import Arrived, Lost, Restarted, Said
@@ -40,15 +41,7 @@ from rtk.runners.resilience.protocol import (
 )
 from rtk.runners.resilience.server import Finished, Server, Surroundings
 from rtk.runners.resilience.supervisor import Supervisor
-from rtk.runners.resilience.wire import (
-    RationedLog,
-    format_address,
-    is_proof,
-    make_secret,
-    parse_address,
-    prove,
-    read_secret,
-)
+from rtk.runners.resilience.wire import RationedLog, is_proof, make_secret, prove, read_secret
 from rtk.runners.training import SECRET as SECRET_NAME
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.errors import InfeasibleError, InvalidInputError

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from ...schemas.ledger import GoodputLedger
-from ...schemas.log_formats import JobLogFormat
-from .ledger import ledger_of
-from .log_count import LogCount
-from .reading import read_happenings
-from .stamps import zone_of
+from ..schemas.ledger import GoodputLedger
+from ..schemas.log_formats import JobLogFormat
+from .ledger.ledger import ledger_of
+from .ledger.log_count import LogCount
+from .ledger.readers.reading import read_happenings
+from .ledger.stamps import zone_of
 
 
 def goodput(

@@ -12,17 +12,17 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from ...schemas.errors import InvalidInputError
-from ...schemas.files import STANDARD_STREAM, source_of
-from ...schemas.text import joined
-from .happenings import Happening
-from .log_count import LogCount
-from .readers.blocks import blocks_of
-from .readers.kubernetes import read_kubernetes_events
-from .readers.scheduler import kind_of_document
-from .readers.slurm import read_sacct
-from .readers.stream import READERS, LogStream
-from .stamps import LineClock
+from ....schemas.errors import InvalidInputError
+from ....schemas.files import STANDARD_STREAM, source_of
+from ....schemas.text import joined
+from ..happenings import Happening
+from ..log_count import LogCount
+from ..stamps import LineClock
+from .blocks import blocks_of
+from .kubernetes import read_kubernetes_events
+from .scheduler import kind_of_document
+from .slurm import read_sacct
+from .stream import READERS, LogStream
 
 _ROTATED = re.compile(r"(.+?)[.-](\d{1,3}|\d{8}|\d{4}-\d\d-\d\d(?:[-_T.]?\d{2,6})?)")
 _AT_ONCE_S = 60.0  # files that begin so close to each other are those of several processes

@@ -3,14 +3,14 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from ...schemas.diagnosis import SettingsFile, ToldSetting
-from ...schemas.errors import InvalidInputError
-from ...schemas.files import opened, source_of
-from .collected import VARIABLE, Collected
-from .readers.megatron_arguments import BEGIN, read_megatron_arguments
-from .readers.python import read_python
-from .readers.shell import ShellReader
-from .readers.torchtitan import read_torchtitan
+from ....schemas.diagnosis import SettingsFile, ToldSetting
+from ....schemas.errors import InvalidInputError
+from ....schemas.files import opened, source_of
+from ..collected import VARIABLE, Collected
+from .megatron_arguments import BEGIN, read_megatron_arguments
+from .python import read_python
+from .shell import ShellReader
+from .torchtitan import read_torchtitan
 
 MOST_BYTES = 16 << 20  # a log's arguments stand at its beginning
 _VARIABLE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)")

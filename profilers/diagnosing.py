@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...schemas.diagnosis import SEVERITIES, Diagnosis, SettingsFinding, ToldSetting
-from ...schemas.errors import InvalidInputError
-from ...schemas.files import STANDARD_STREAM
-from .collected import ASKED, Collected
-from .costs import costs_of
-from .reading import read_lines, read_settings, read_variables
-from .rules.catalogue import RULES
-from .settings import JobSettings
+from ..schemas.diagnosis import SEVERITIES, Diagnosis, SettingsFinding, ToldSetting
+from ..schemas.errors import InvalidInputError
+from ..schemas.files import STANDARD_STREAM
+from .doctor.collected import ASKED, Collected
+from .doctor.costs import costs_of
+from .doctor.readers.reading import read_lines, read_settings, read_variables
+from .doctor.rules.catalogue import RULES
+from .doctor.settings import JobSettings
 
 
 @dataclass(frozen=True, slots=True)
