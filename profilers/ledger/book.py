@@ -467,7 +467,7 @@ class Book:
         own_us = self._usual_us(first)
         passed_us = self.clock.advance(first, own_us, counts_alone=True)
         own_us = min(own_us, passed_us)
-        self._give("restart", passed_us - own_us)
+        self._give("restart", self._open_us + passed_us - own_us)
         if self._state is JobState.RUNNING:
             self._now.ended = "silent"
         self._begin(first, own_us, "load")

@@ -304,6 +304,16 @@ def test_two_jobs_in_turns_in_one_log_are_refused() -> None:
     assert "job.log:11 and job.log:12" in str(error.value.where)
 
 
+def test_what_a_coarse_clock_left_open_is_not_lost_when_a_job_goes_back_without_a_word() -> None:
+    """The last line came a second after its timer would have it."""
+    script = (
+        Script().then(0, "start", gpus=8).iterations(1, 30, took_s=2.0).then(3, "iteration", iteration=31, took_s=2.0)
+    )
+    ledger = script.iterations(11, 40, took_s=2.0).ledger()
+    assert ledger.span_s == 123
+    assert ledger.time.total_gpu_s == 8 * 123
+
+
 def test_two_jobs_in_turns_are_refused_where_one_reader_has_both() -> None:
     """It takes the way from one to the other for a log interval; no time is made of it."""
     script = Script().then(0, "start", gpus=8)
