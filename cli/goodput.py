@@ -9,6 +9,7 @@ import typer
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.files import STANDARD_STREAM, written
 from ..schemas.log_formats import JobLogFormat
+from ..schemas.text import counted
 from ..viz.style import PICTURE_ENDINGS
 from .console import Common, Writes, emit, ends_quietly, grouped, print_document
 
@@ -87,7 +88,7 @@ def command(
     if trace is not None:
         found = failures_of(ledger)
         write_events(trace, found.events)
-        remark(f"wrote {trace}: {len(ledger.failures)} failures; what other policies would have kept:")
+        remark(f"wrote {trace}: {counted(len(ledger.failures), 'failure')}; what other policies would have kept:")
         remark(f"  {shlex.join(replay_words(ledger, trace))}")
     if output is not None and ending == ".json":
         emit(ledger, output, common.as_json)

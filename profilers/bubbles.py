@@ -51,6 +51,8 @@ def parts_of(run: PipelineRun) -> IterationParts:
     """
     columns = run.columns
     exposed, remarks = _exposed_in_traces(run) if run.traces else (None, ())
+    if run.traces and "step" not in columns.others:
+        remarks = (*remarks, "the traces tell no optimizer's step: what one takes counts as idle, or as after the end")
     found: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for worker, begin_s, end_s, rows in _windows(run):
         found[int(columns.places[worker, 1])].append(_parts(columns, rows, begin_s, end_s))

@@ -246,6 +246,7 @@ def test_traces_of_ranks_say_what_their_timeline_says(tmp_path: Path) -> None:
     assert told.bound is not None and known.bound is not None
     assert told.bound.schedule == "1F1B" and told.bound.modelled_s == pytest.approx(known.bound.modelled_s)
     assert "no training step" in told.remarks[0]  # these have no backward pass of autograd
+    assert any("no optimizer's step" in remark for remark in told.remarks)
 
 
 def test_a_rank_with_two_stages_is_one_worker(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def segments_of(attempt: JobAttempt) -> list[Segment]:
     Pauses and slowness within training have no places of their own: the bar of all classes shows how much there was.
     """
     training_s = attempt.progress_s if attempt.training_s is None else attempt.training_s
-    gpus = attempt.gpus or 1
+    lasted_s = attempt.until_s - attempt.begin_s
+    gpus = attempt.time.total_gpu_s / lasted_s if lasted_s > 0 else 1.0  # also where its own lines do not say
     progress_s = max(attempt.progress_s, training_s)
     lost_s = min(attempt.time.redone_gpu_s / gpus, progress_s - training_s)
     noticed_s = attempt.noticed_s

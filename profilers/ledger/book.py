@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.ledger import AttemptEnd, LedgerClass
-from .clock import COARSE_US, US, JobClock, us_of
+from .clock import COARSE_US, LATE_US, US, JobClock, us_of
 from .happenings import Happening
 from .history import DoneRow, JobHistory, Loss
 
@@ -19,6 +19,7 @@ from .history import DoneRow, JobHistory, Loss
 BEHIND = 3
 FAR = 20  # log intervals: no rank is so late
 MOST_CROSSINGS = 5  # between two rows of iterations, and there are two jobs
+CLOSE = 200  # lines of iterations, among which there are so many
 FIRST_INTERVAL = 100  # an attempt that loads nothing, and begins with a line of these, has begun at iteration 0
 NO_WORD = "no word of an error: the log stops, and the job begins again"
 
@@ -109,7 +110,9 @@ class Book:
         self._pace_us: float | None = None
         self._sign_us: int | None = None
         self._behind: list[Happening] = []
-        self._crossings: list[Happening] = []
+        self._leapt: list[Happening] = []
+        self._lines = 0  # of iterations
+        self._crossings: list[int] = []  # at which of them
         self._saved_us: int | None = None
 
     @property
@@ -184,6 +187,7 @@ class Book:
         before.us["idle"] += idle_us
         before.until_us += idle_us
         entry.begin_us += idle_us
+        entry.progress_us = max(entry.progress_us, entry.begin_us)
         return passed_us - idle_us
 
     def _goes_on(self, happening: Happening) -> bool:
@@ -222,6 +226,7 @@ class Book:
         self._open_us = self._claimed_us = 0
         self._sign_us = self._saved_us = None
         self._behind.clear()
+        self._leapt.clear()
         self._give(name, own_us)
 
     def _close(self, until_us: int) -> None:
@@ -230,6 +235,7 @@ class Book:
     # --- iterations --------------------------------------------------------------------------------------------------
 
     def _take_iteration(self, happening: Happening) -> None:
+        self._lines += 1
         if not self.attempts:
             self._begin_in_midst(happening)
             return
@@ -253,12 +259,20 @@ class Book:
     def _take_next(self, happening: Happening, number: int) -> None:
         """An iteration after others of the same attempt."""
         entry = self._now
-        if self._state is JobState.BROKEN:
-            self._call_off()
         steps = number - entry.last if entry.last is not None else happening.steps
         took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
         expected_us = took_us if took_us is not None else round((self._pace_us or 0.0) * steps)
         least_us = took_us if took_us is not None else round(self._fastest_us * steps)
+        if leaps := self._leaps(happening, steps, least_us):
+            self._leapt.append(happening)
+            if len(self._leapt) < BEHIND:
+                return
+            least_us = 0
+        elif self._leapt:
+            self._note_two_jobs(self._leapt[-1], happening)
+        self._leapt.clear()
+        if self._state is JobState.BROKEN:
+            self._call_off()
         passed_us = self.clock.advance(
             happening, expected_us, counts_alone=True, least_us=max(least_us - self._paused_us, 0)
         )
@@ -272,8 +286,18 @@ class Book:
         self._fastest_us = min(self._fastest_us or work_us / steps, work_us / steps) or self._fastest_us
         self._give("checkpoint", saved_us)
         self._give("unknown", pause_us)
-        self._interval = steps
+        self._interval = self._interval if leaps else steps
         self._done(happening, number, steps, work_us)
+
+    def _leaps(self, happening: Happening, steps: int, least_us: int) -> bool:
+        """Whether so many iterations cannot have been done since the last line.
+
+        Their number was garbled, or is another job's; or, where it comes again and again, nobody has told of a jump.
+        """
+        told_us = self.clock.sign(happening)
+        if told_us is None or steps <= FAR * max(self._interval, 1):
+            return False
+        return -LATE_US <= told_us - self.clock.elapsed_us < least_us // 2
 
     def _work_of(self, passed_us: int, took_us: int | None) -> tuple[int, int, int]:
         """Of time that has passed up to a line of iterations: theirs, a pause's, and what is left to the next line.
@@ -303,6 +327,7 @@ class Book:
         took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
         passed_us = self._open_us + self.clock.advance(happening, took_us or 0, counts_alone=True)
         passed_us, self._open_us = self._of_its_own(passed_us, took_us or 0, happening), 0
+        entry.is_dated = True  # it began, at the latest, before its first iteration, whatever clock that has
         if took_us is not None and took_us > passed_us + COARSE_US:
             passed_us += self._begin_earlier(took_us - passed_us)
         work_us = passed_us if took_us is None else min(took_us, passed_us)
@@ -442,7 +467,7 @@ class Book:
         own_us = self._usual_us(first)
         passed_us = self.clock.advance(first, own_us, counts_alone=True)
         own_us = min(own_us, passed_us)
-        self._give("restart", passed_us - own_us)
+        self._give("restart", self._open_us + passed_us - own_us)
         if self._state is JobState.RUNNING:
             self._now.ended = "silent"
         self._begin(first, own_us, "load")
@@ -458,15 +483,24 @@ class Book:
     def _note_crossing(self, happening: Happening) -> None:
         """A new iteration after old ones: a rank was late, or there are two jobs."""
         behind = self._behind[0]
-        distance = (happening.iteration or 0) - (behind.iteration or 0)
+        old, new = behind.iteration or 0, happening.iteration or 0
         self._behind.clear()
-        if distance <= FAR * max(self._interval, happening.steps, 1):
-            return
-        self._crossings.append(behind)
+        # A reader that has both jobs' lines takes the way between them for an interval.
+        steps = min(happening.steps, new - (self._now.last or 0))
+        if new - old > FAR * max(self._interval, steps, 1):
+            self._note_two_jobs(behind, happening)
+
+    def _note_two_jobs(self, one: Happening, other: Happening) -> None:
+        """Numbers of iterations that are of one job only if it happens now and then, as in lines that are written over.
+
+        Raises:
+            InvalidInputError: it happens again and again.
+        """
+        self._crossings = [line for line in self._crossings if self._lines - line < CLOSE] + [self._lines]
         if len(self._crossings) >= MOST_CROSSINGS:
             raise InvalidInputError(
-                f"two jobs are in one log: iterations {behind.iteration} and {happening.iteration} are told in turns",
-                where=f"{behind.where} and {happening.where}",
+                f"two jobs are in one log: iterations {one.iteration} and {other.iteration} are told in turns",
+                where=f"{one.where} and {other.where}",
                 fix="give the logs of one job at a time",
             )
 

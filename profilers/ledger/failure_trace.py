@@ -32,21 +32,19 @@ def failures_of(ledger: GoodputLedger) -> Trace:
     nodes, each = cluster_of(ledger)
     turns, hosts = count(), dict[str, int]()
     events = [TraceEvent("join", time_s=0.0, node=f"node{number}") for number in range(1, nodes + 1)]
-    later: list[tuple[float, int, TraceEvent]] = []
+    later: list[tuple[float, TraceEvent]] = []  # of one time, in this order: a node fails, and then is there again
     for failure in ledger.failures:
         node = f"node{_node_of(failure, nodes, each, hosts, turns) + 1}"
         attempt = ledger.attempts[failure.attempt]
         fail_s = max(min(attempt.progress_s, failure.time_s), attempt.begin_s)
-        later.append((fail_s, 1, TraceEvent("fail", time_s=fail_s, node=node)))
+        later.append((fail_s, TraceEvent("fail", time_s=fail_s, node=node)))
         if failure.attempt + 1 < len(ledger.attempts):
-            later.append((attempt.until_s, 0, TraceEvent("join", time_s=attempt.until_s, node=node)))
+            later.append((attempt.until_s, TraceEvent("join", time_s=attempt.until_s, node=node)))
     for phase in ledger.slow_phases:
         slow = TraceEvent("slow_compute", time_s=phase.begin_s, node="node1", factor=phase.factor)
-        later += [
-            (phase.begin_s, 2, slow),
-            (phase.end_s, 3, TraceEvent("recover", time_s=phase.end_s, node="node1")),
-        ]
-    events += [event for _, _, event in sorted(later, key=lambda one: one[:2])]
+        recover = TraceEvent("recover", time_s=phase.end_s, node="node1")
+        later += [(phase.begin_s, slow), (phase.end_s, recover)]
+    events += [event for _, event in sorted(later, key=lambda one: one[0])]
     return Trace((*events, TraceEvent("end", time_s=max(ledger.span_s, events[-1].time_s or 0.0))))
 
 

@@ -91,6 +91,7 @@ class _Settlement:
         self._steps: Counter[int] = Counter()
         self._took_us: Counter[int] = Counter()
         self._redone_us: Counter[int] = Counter()  # by the attempt that went back
+        self._redone_gpu_us: Counter[int] = Counter()
         self._settle()
 
     def ledger(self, count: LogCount) -> GoodputLedger:
@@ -138,9 +139,14 @@ class _Settlement:
                 continue
             for attempt, took_us in entry.loss.took_us.items():
                 self._us[attempt]["redone"] += took_us
-                self._redone_us[number] += took_us
+                self._note_redone(number, attempt, took_us)
             for row in entry.loss.firsts:
-                self._redone_us[number] += self._give(row, is_kept=False)
+                self._note_redone(number, row.attempt, self._give(row, is_kept=False))
+
+    def _note_redone(self, number: int, attempt: int, took_us: int) -> None:
+        """Attempt `number` went back behind what another one had done in so much time."""
+        self._redone_us[number] += took_us
+        self._redone_gpu_us[number] += took_us * self._gpus[attempt]
 
     def _give(self, row: DoneRow, *, is_kept: bool) -> int:
         """Give the time of some iterations its classes; what they took, without what was starting."""
@@ -204,10 +210,11 @@ class _Settlement:
             after = number + 1 if number + 1 < len(attempts) else None
             lost = self._loss_after(number)
             own, gpus = self._us[number], self._gpus[number]
-            starting = Counter() if after is None else self._us[after]
-            restart_us = own["restart"] - entry.starting_us + (attempts[after].starting_us if after is not None else 0)
-            restart_us += starting["load"]
-            redone_us = self._redone_us[lost] if lost is not None else 0
+            leaving_us = own["restart"] - entry.starting_us
+            starting_us = 0 if after is None else attempts[after].starting_us + self._us[after]["load"]
+            cost_gpu_us = gpus * (own["detection"] + own["idle"] + leaving_us)
+            cost_gpu_us += starting_us * self._gpus[number if after is None else after]
+            cost_gpu_us += 0 if lost is None else self._redone_gpu_us[lost]
             failure, loss = entry.failure, attempts[lost].loss if lost is not None else None
             yield JobFailure(
                 attempt=number,
@@ -216,11 +223,11 @@ class _Settlement:
                 where=str(failure.where if failure is not None else attempts[after or number].begins.where),
                 ranks=failure.ranks if failure is not None else (),
                 detection_s=own["detection"] / US,
-                restart_s=restart_us / US,
+                restart_s=(leaving_us + starting_us) / US,
                 idle_s=own["idle"] / US,
-                redone_s=redone_us / US,
+                redone_s=(0 if lost is None else self._redone_us[lost]) / US,
                 iterations_lost=loss.iterations if loss is not None else 0,
-                cost_gpu_s=gpus * (own["detection"] + own["idle"] + restart_us + redone_us) / US,
+                cost_gpu_s=cost_gpu_us / US,
             )
 
     def _loss_after(self, number: int) -> int | None:

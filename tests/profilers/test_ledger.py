@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rtk.profilers.ledger import history
 from rtk.profilers.ledger.book import BEHIND, MOST_CROSSINGS
+from rtk.profilers.ledger.failure_trace import failures_of
 from rtk.profilers.ledger.happenings import Happening, HappeningKind, LogPlace
 from rtk.profilers.ledger.history import DoneRow, JobHistory, healthy_us
 from rtk.profilers.ledger.ledger import ledger_of
@@ -88,7 +89,12 @@ def test_whatever_happens_each_second_of_each_gpu_is_in_one_class(
     lasted = [one.until_s - one.begin_s for one in found.attempts]
     for attempt, lasts_s in zip(found.attempts, lasted, strict=True):
         assert attempt.time.total_gpu_s == pytest.approx(lasts_s * (attempt.gpus or _gpus_before(found, attempt)))
+        places = (attempt.training_s, attempt.progress_s, attempt.noticed_s, attempt.end_s)
+        assert all(attempt.begin_s - 1e-9 <= one <= attempt.until_s + 1e-9 for one in places if one is not None)
     assert math.fsum(lasted) == pytest.approx(found.span_s, abs=1e-5)
+    of_failures: tuple[LedgerClass, ...] = ("redone", "detection", "restart", "load", "idle")
+    most_gpu_s = math.fsum(found.time.of(name) for name in of_failures)
+    assert math.fsum(one.cost_gpu_s for one in found.failures) <= most_gpu_s + 1e-3
     if gpus is not None:
         assert found.time.total_gpu_s == pytest.approx(found.span_s * gpus, abs=1e-4)
     assert parse_document(canonical(found), GoodputLedger, "ledger.json") == found
@@ -245,6 +251,34 @@ def test_gpus_are_those_of_the_attempt_and_between_attempts_of_the_one_before() 
     assert seconds(script.ledger(gpus=4)) == {"useful": 160.0, "idle": 400.0}
 
 
+def test_what_a_failure_costs_is_on_the_gpus_that_paid_it() -> None:
+    """64 GPUs lose iterations and wait; 8 load the checkpoint and go on."""
+    script = Script().then(0, "start", gpus=64).then(10, "init").iterations(1, 100)
+    script.then(30, "failure", cause="OOM").then(100, "start", gpus=8).then(60, "load", iteration=80)
+    (failure,) = script.iterations(81, 200).ledger().failures
+    assert (failure.detection_s, failure.idle_s, failure.redone_s, failure.restart_s) == (30, 100, 40, 60)
+    assert failure.cost_gpu_s == 64 * (30 + 100 + 40) + 8 * 60
+
+
+def test_a_node_is_there_again_though_the_next_attempt_began_at_once() -> None:
+    """A job that goes back without a word loses no time, and its trace no node."""
+    ledger = Script().then(0, "start", gpus=64).iterations(1, 50).iterations(31, 80).ledger()
+    assert len(ledger.failures) == 1
+    *_, fail, join, end = failures_of(ledger).events
+    assert (fail.kind, join.kind, end.kind) == ("fail", "join", "end")
+    assert (fail.node, fail.time_s) == (join.node, join.time_s)
+
+
+def test_an_attempt_that_begins_without_a_clock_has_begun_before_its_iterations() -> None:
+    """A later line with a clock, the first of it, does not move its beginning behind what it has done."""
+    script = Script().then(0, "start", gpus=8).iterations(1, 50)
+    for kind, number in (("start", None), *(("iteration", number) for number in range(1, 20))):
+        script.told.append(happening(kind, None, len(script.told) + 1, iteration=number, took_s=2.0))
+    last = script.then(900, "failure", cause="OOM").ledger().attempts[-1]
+    assert last.training_s is not None
+    assert last.begin_s <= last.training_s <= last.progress_s <= last.end_s
+
+
 def test_nobody_says_how_many_gpus() -> None:
     """Hours are the job's, and that is said."""
     found = Script().then(0, "start").iterations(1, 10).ledger()
@@ -268,6 +302,42 @@ def test_two_jobs_in_turns_in_one_log_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="two jobs are in one log: iterations 105 and 5006") as error:
         script.ledger()
     assert "job.log:11 and job.log:12" in str(error.value.where)
+
+
+def test_what_a_coarse_clock_left_open_is_not_lost_when_a_job_goes_back_without_a_word() -> None:
+    """The last line came a second after its timer would have it."""
+    script = (
+        Script().then(0, "start", gpus=8).iterations(1, 30, took_s=2.0).then(3, "iteration", iteration=31, took_s=2.0)
+    )
+    ledger = script.iterations(11, 40, took_s=2.0).ledger()
+    assert ledger.span_s == 123
+    assert ledger.time.total_gpu_s == 8 * 123
+
+
+def test_two_jobs_in_turns_are_refused_where_one_reader_has_both() -> None:
+    """It takes the way from one to the other for a log interval; no time is made of it."""
+    script = Script().then(0, "start", gpus=8)
+    for number in range(1, 30):
+        script.then(2, "iteration", iteration=number, took_s=5.0)
+        script.then(3, "iteration", iteration=5000 + number, took_s=5.0, steps=5000)
+    with pytest.raises(InvalidInputError, match="two jobs are in one log"):
+        script.ledger()
+
+
+def test_a_number_that_is_garbled_makes_no_time_and_loses_none() -> None:
+    """A line that was written over says iteration 3131 for 31, now and then; the clock knows better."""
+    script = Script().then(0, "start", gpus=8)
+    for number in range(1, 3001):
+        wrong = number % 300 == 31
+        script.then(2, "iteration", iteration=number * 101 if wrong else number, took_s=2.0)
+    ledger = script.ledger()
+    assert (ledger.span_s, ledger.iterations, ledger.iterations_lost, ledger.failures) == (6000, 3000, 0, ())
+    assert ledger.goodput == 1
+
+
+def test_a_jump_of_which_nobody_has_told_is_believed_when_it_lasts() -> None:
+    ledger = Script().then(0, "start", gpus=8).iterations(1, 30, took_s=2.0).iterations(5001, 5030, took_s=2.0).ledger()
+    assert (ledger.span_s, ledger.attempts[-1].last_iteration, ledger.failures) == (120, 5030, ())
 
 
 def test_a_log_without_an_iteration_is_refused_with_what_it_does_say() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
 from rtk.profilers.ledger.happenings import Happening
+from rtk.profilers.ledger.ledger import ledger_of
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.readers.reading import read_happenings
@@ -166,6 +167,20 @@ def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
     assert len({one.where.line for one in told}) < len(told)
 
 
+def test_a_long_bar_is_read_once_and_its_lines_are_counted_as_lines(tmp_path: Path) -> None:
+    """Also where what is read at a time ends within it."""
+    bar = "Epoch {epoch}: 1%|#####| 1/500 [07:58<01:48, 1.36s/it, loss=3.0, global_step={step}.0, {more}]"
+    text = "".join(
+        bar.format(epoch=step // 500, step=step, more="train_step_timing in s=1.360, v_num=" + "x" * 80)
+        + ("\n" if step % 500 == 499 else "\r")
+        for step in range(2000)
+    )
+    count = LogCount()
+    assert len(text) > 2 * AHEAD_BYTES
+    assert iterations(told_in(tmp_path, text, count)) == list(range(1, 2001))
+    assert (count.lines, count.telling) == (4, 4)
+
+
 def test_lightnings_csv_tells_steps_and_times() -> None:
     """The file is an attempt; rows come each second step."""
     told = told_by("lightning-metrics.csv")
@@ -261,6 +276,21 @@ def test_megatrons_checkpoints_take_what_timers_or_clocks_say(tmp_path: Path) ->
     assert found == [("load", 100, 1.2401), ("save", 105, 2.50025), ("save", 106, 7.0)]
     assert [one.steps for one in told if one.kind == "iteration"] == [5, 5]
     assert (told[0].gpus, told[-1].kind) == (8, "end")
+
+
+def test_stages_of_megatron_are_read_behind_what_launchers_put_before_a_line(tmp_path: Path) -> None:
+    """torchrun's rank, or a stamp, stands in brackets too."""
+    line = "[after megatron is initialized] datetime: 2025-08-01 07:19:00 \n"
+    for prefix in ("", "[default0]:", "[rank0]: ", "[2025-08-01 07:19:01] "):
+        assert [one.kind for one in told_in(tmp_path, prefix + line + megatron(1))] == ["rendezvous", "iteration"]
+
+
+def test_a_checkpoint_in_which_the_clock_was_put_back_took_nobody_knows_how_long(tmp_path: Path) -> None:
+    text = megatron(1) + (
+        "[2025-08-01 03:00:00] saving checkpoint at iteration 1 to /c\n"
+        "[2025-08-01 02:00:30]   successfully saved checkpoint at iteration 1 to /c\n"
+    )
+    assert [one.took_s for one in told_in(tmp_path, text) if one.kind == "save"] == [None]
 
 
 def test_bars_of_nemo_1_tell_steps_and_seconds(tmp_path: Path) -> None:
@@ -509,6 +539,15 @@ def test_a_users_expressions_tell_of_any_log(tmp_path: Path) -> None:
     assert [one.time_s for one in told] == [1700000000.5, 1754031600.0, None]
 
 
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-5", "1e400", "x"])
+def test_what_is_no_quantity_is_counted_and_left_out(wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(f"iter 1 took 10\niter 2 took {wrong}\niter 3 took 10\n")
+    count = LogCount()
+    expression = r"iter (?P<iteration>\d+) took (?P<took_s>\S+)"
+    told = list(read_happenings([str(tmp_path / "job.log")], count, patterns=[expression]))
+    assert (iterations(told), count.garbled) == ([1, 3], 1)
+
+
 def test_expressions_without_iterations_are_heard_beside_the_logs_format() -> None:
     """What a program says of its own, in a log that is known."""
     told = told_by("nemo.log", patterns=[r"(?P<init>TPU available)"])
@@ -555,6 +594,18 @@ def test_sacct_tells_when_a_job_ran_and_how_it_ended(tmp_path: Path) -> None:
     ]
 
 
+def test_a_failure_that_sacct_tells_too_is_one(tmp_path: Path) -> None:
+    """A start without a clock comes when its log goes on, and not when the attempt before has ended."""
+    crash = 'Traceback (most recent call last):\n  File "x"\nRuntimeError: boo\n'
+    again = "using world size: 64, data-parallel size: 8\n" + megatron(2, clock="2025-08-01 07:45:00")
+    (tmp_path / "acct.txt").write_text(SACCT)
+    (tmp_path / "job.log").write_text(megatron(1, clock="2025-08-01 07:19:37") + crash + again)
+    told = list(read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "acct.txt")))
+    kinds_told = [one.kind for one in told]
+    assert kinds_told[:6] == ["start", "iteration", "failure", "failure", "start", "iteration"]
+    assert [one.cause for one in ledger_of(told).failures] == ["RuntimeError: boo", "TIMEOUT"]
+
+
 def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
     """In the forms of several versions, whose numbers are wrapped or not."""
     wrapped = {"set": True, "infinite": False, "number": 1}
@@ -575,6 +626,20 @@ def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
     assert [(one.kind, one.gpus, one.cause) for one in told] == [
         ("start", 64, None), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
     ]  # fmt: skip
+
+
+def test_an_empty_file_of_a_scheduler_is_refused_and_a_row_cut_off_is_no_job(tmp_path: Path) -> None:
+    """Nothing that sacct or kubectl prints is empty; a table may have been cut as it was copied."""
+    (tmp_path / "job.log").write_text(megatron(1))
+    (tmp_path / "empty").write_text("")
+    log, empty = str(tmp_path / "job.log"), str(tmp_path / "empty")
+    with pytest.raises(InvalidInputError, match="empty"):
+        list(read_happenings([log], sacct=empty))
+    with pytest.raises(InvalidInputError, match="empty"):
+        list(read_happenings([log], kubernetes=empty))
+    (tmp_path / "cut").write_text(SACCT.splitlines()[0] + "\n3|FAILED\n")
+    told = read_happenings([log], sacct=str(tmp_path / "cut"))
+    assert [one.kind for one in told] == ["iteration"]
 
 
 def test_a_sacct_table_without_times_is_refused(tmp_path: Path) -> None:

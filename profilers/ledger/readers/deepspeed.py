@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
+from ...failslow.readers.lines import NUMBER, number_in, rank_of
 from ..happenings import Happening
 from ..stamps import LineClock
-from .reader import HappeningReader, LineContext, Progress, unreadable_line
+from .reader import HappeningReader, LineContext, Progress, passed_s, quantity_of, unreadable_line
 
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}), skipped=(\d{1,15})")
 _TIMED = re.compile(rb"\bsteps: (\d{1,15}) loss: .*?iter time \(s\): " + NUMBER)
@@ -44,7 +44,7 @@ class DeepSpeedLog(HappeningReader):
     def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         if timed := _TIMED.search(line):
-            yield self._timed(int(timed[1]), float(number_text(timed[2])), line, around)
+            yield self._timed(int(timed[1]), quantity_of(timed[2], "the time of a step"), line, around)
             return
         yield from self.finish()
         time_s = self.clock.of(line)
@@ -55,7 +55,7 @@ class DeepSpeedLog(HappeningReader):
         elif b"is about to be saved" in line or b"Begin Load" in line:
             self._begun_s = time_s
         elif b" is ready now!" in line or b"End Load" in line:
-            took_s = time_s - self._begun_s if time_s is not None and self._begun_s is not None else None
+            took_s = passed_s(self._begun_s, time_s)
             number, self._begun_s = number_in(_TAG, line), None
             is_load = b"End Load" in line
             if is_load:

@@ -51,9 +51,9 @@ def read_kubernetes_events(path: str, count: LogCount) -> list[Happening]:
     """
     source = source_of(path)
     with opened(path) as stream:
-        if stream.peek(64).lstrip()[:1] != b"{":
+        if (start := stream.peek(64).lstrip()[:1]) != b"{":
             raise InvalidInputError(
-                "these events say only how long ago they were, and not when",
+                "these events say only how long ago they were, and not when" if start else "the file is empty",
                 where=source,
                 fix="kubectl get events -o json",
             )

@@ -12,14 +12,14 @@ from ...failslow.readers.formats import Megatron
 from ...failslow.readers.lines import number_in, rank_of
 from ..happenings import Happening, HappeningKind
 from ..stamps import LineClock
-from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
+from .reader import HappeningReader, LineContext, Progress, passed_s, quantity_of, text_of, unreadable_line
 
 _SKIPPED = re.compile(rb"number of skipped iterations:\s*(\d{1,9})")
 _WORLD = re.compile(rb"using world size:\s*(\d{1,9})")
 _INTERVAL = re.compile(rb"log_interval\s+\.+\s*(\d{1,9})")
 _CHECKPOINT = re.compile(rb"checkpoint\b.*?\biteration\s+(\d{1,15})")
 _TIMER = re.compile(rb"(?:load|save)-checkpoint[ .]*:\s*(?:\([\d.]+,\s*(\d+\.?\d*)\)|(\d+\.?\d*))")
-_DATED = re.compile(rb"\[(.{1,80}?)\] datetime:")
+_DATED = re.compile(rb"\[([^][]{1,80})\] datetime:")
 _INITIALIZED = re.compile(rb"time to initialize megatron \(seconds\):\s*(\d+\.?\d*)")
 _EXITING = re.compile(rb"exiting program (.{0,80})")
 _STEP = re.compile(rb"(?:\[Rank 0\] step|/global_step)=(\d{1,15}),")  # DeepSpeed's
@@ -66,7 +66,7 @@ class MegatronLog(HappeningReader):
         if Megatron.MARK in line:
             return (*self.finish(), self._iteration(line, around))
         if timer := _TIMER.search(line):
-            return self._timed(float(timer[1] or timer[2]) / 1e3)
+            return self._timed(quantity_of(timer[1] or timer[2], "a timer") / 1e3)
         told = list(self.finish())
         if step := _STEP.search(line):
             self._stepped = int(step[1]), self.clock.of(line)
@@ -108,8 +108,7 @@ class MegatronLog(HappeningReader):
         if b"successfully" not in line and b"async checkpoint save" not in line:  # it begins
             self._begun_s = time_s
             return
-        took_s = time_s - self._begun_s if time_s is not None and self._begun_s is not None else None
-        self._begun_s = None
+        took_s, self._begun_s = passed_s(self._begun_s, time_s), None
         rank = rank_of(line)
         made = Happening("save", time_s, around.place, took_s, number, ranks=(rank,) if rank else ())
         if b"loaded" in line:
@@ -130,6 +129,8 @@ class MegatronLog(HappeningReader):
         elif (interval := number_in(_INTERVAL, line)) is not None:
             self._progress.interval = interval
         elif initialized := _INITIALIZED.search(line):
-            yield Happening("init", self.clock.of(line), around.place, float(initialized[1]))
+            yield Happening(
+                "init", self.clock.of(line), around.place, quantity_of(initialized[1], "the time to initialize")
+            )
         elif ending := _EXITING.search(line):
             yield Happening("end", self.clock.of(line, anywhere=True), around.place, cause=text_of(ending[1]))

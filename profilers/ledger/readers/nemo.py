@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
+from ...failslow.readers.lines import NUMBER, number_in, rank_of
 from ..happenings import Happening
 from ..stamps import LineClock
-from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
+from .reader import MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, text_of, unreadable_line
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
 _TIMING = re.compile(rb"train_step_timing in s[:=]\s?" + NUMBER)
@@ -53,9 +53,11 @@ class NemoLog(HappeningReader):
             return
         time_s = self.clock.of(line)
         if saved := _SAVED.search(line):
-            yield Happening("save", time_s, around.place, float(number_text(saved[2])), int(saved[1]))
+            yield Happening(
+                "save", time_s, around.place, quantity_of(saved[2], "the time of a checkpoint"), int(saved[1])
+            )
         elif loaded := _LOADED.search(line):
-            yield Happening("load", time_s, around.place, float(number_text(loaded[1])))
+            yield Happening("load", time_s, around.place, quantity_of(loaded[1], "the time of a checkpoint"))
         elif member := _MEMBER.search(line):
             self._told = None
             self._progress.restart(0)
@@ -76,7 +78,7 @@ class NemoLog(HappeningReader):
         step = _STEP.search(line)
         if step is None:
             raise unreadable_line("a progress line lacks its step")
-        number = int(float(number_text(step[1]))) + 1
+        number = int(quantity_of(step[1], "the number of a step")) + 1
         if b"e" in step[1] and (drawn := number_in(_DRAWN, line)) is not None:  # 3.2e+4, of which the rest is lost
             number = drawn
         if number == self._told:
@@ -94,9 +96,9 @@ class NemoLog(HappeningReader):
 
     def _took_s(self, line: bytes) -> float | None:
         if timing := _TIMING.search(line):
-            took_s = float(number_text(timing[1]))
-            return took_s if 0 < took_s < float("inf") else None
+            return quantity_of(timing[1], "the time of a step") or None
         if bar := _BAR.search(line):
-            rate = float(number_text(bar[1]))
-            return (rate if bar[2] == b"s/it" else 1 / rate) if 0 < rate < float("inf") else None
+            rate = quantity_of(bar[1], "the pace of a bar")
+            took_s = rate if bar[2] == b"s/it" or not rate else 1 / rate
+            return took_s if 0 < took_s < MOST_QUANTITY else None
         return None

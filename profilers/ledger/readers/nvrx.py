@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ..happenings import Happening
 from ..stamps import LineClock
-from .reader import HappeningReader, LineContext, text_of, unreadable_line
+from .reader import HappeningReader, LineContext, passed_s, text_of, unreadable_line
 
 _EVENT = re.compile(rb"Cycle: (?:\d{1,9}|Unknown) Event: (\w+) Node: (\S+) Rank: (\S+) Time: ([-0-9: .]+UTC)")
 _NODE = re.compile(r"_\d+_\d+$")  # the process and a counter, behind the host's name
@@ -44,8 +44,7 @@ class CycleEvents(HappeningReader):
         elif name == "rendezvous_started" and time_s is not None:
             self._begun_s[node] = time_s
         elif name == "rendezvous_completed":
-            begun_s = self._begun_s.pop(node, None)
-            took_s = time_s - begun_s if time_s is not None and begun_s is not None else None
+            took_s = passed_s(self._begun_s.pop(node, None), time_s)
             yield Happening("rendezvous", time_s, around.place, took_s, ranks=(node,))
         elif name == "worker_start_started":
             yield Happening("start", time_s, around.place, ranks=(node,))

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, get_args
 
 from ....schemas.errors import InvalidInputError
-from ...failslow.readers.lines import number_text, rank_of
+from ...failslow.readers.lines import rank_of
 from ..happenings import Happening, HappeningKind
 from ..stamps import LineClock, unix_time
-from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, text_of, unreadable_line
+from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, quantity_of, text_of
 
 KINDS: tuple[HappeningKind, ...] = get_args(HappeningKind)
 VALUES = ("time", "took_s", "took_ms", "step", "gpus", "rank", "skipped")
@@ -113,9 +113,4 @@ def _kind_of(pattern: str) -> HappeningKind:
 
 def _number(groups: dict[str, bytes | None], name: str) -> float | None:
     text = groups.get(name)
-    if not text:
-        return None
-    try:
-        return float(number_text(text.strip()))
-    except ValueError:
-        raise unreadable_line(f"{name} is no number") from None
+    return quantity_of(text, name) if text else None

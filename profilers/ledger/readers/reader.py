@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from ....schemas.errors import InvalidInputError
+from ...failslow.readers.lines import number_text
 from ..happenings import Happening, LogPlace
 from ..stamps import LineClock
 
 MOST_CAUSE = 200  # characters of a failure's cause
+MOST_QUANTITY = 1e12  # that a line is believed
 
 
 class LineContext:
@@ -95,6 +97,26 @@ class Progress:
                 self.interval = iteration - before
             return iteration - before
         return self.interval or 1
+
+
+def quantity_of(text: bytes, what: str) -> float:
+    """A number that a line says: a time, or a count.
+
+    Raises:
+        InvalidInputError: it is none, negative, endless or too large.
+    """
+    try:
+        quantity = float(number_text(text.strip()))
+    except ValueError:
+        raise unreadable_line(f"{what} is no number") from None
+    if not 0 <= quantity < MOST_QUANTITY:
+        raise unreadable_line(f"{what} is negative, endless or too large")
+    return quantity
+
+
+def passed_s(begun_s: float | None, time_s: float | None) -> float | None:
+    """How long something took by the clocks of two lines; None where one has none, or was put back between them."""
+    return None if begun_s is None or time_s is None or time_s < begun_s else time_s - begun_s
 
 
 def text_of(line: bytes) -> str:

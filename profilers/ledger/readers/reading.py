@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from itertools import chain, pairwise
 from itertools import count as counting
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from .stream import READERS, LogStream
 _ROTATED = re.compile(r"(.+?)[.-](\d{1,3}|\d{8}|\d{4}-\d\d-\d\d(?:[-_T.]?\d{2,6})?)")
 _AT_ONCE_S = 60.0  # files that begin so close to each other are those of several processes
 _MOST_OPEN = 200  # files at a time
-_MOST_LEADING = 1024  # happenings without a time at a log's beginning, to which a later one gives theirs
+_MOST_LEADING = 1024  # happenings without a time behind a start, to which a later one gives theirs
 
 
 def read_happenings(
@@ -84,7 +84,8 @@ def read_happenings(
 
 
 def _nothing_told(sources: Sequence[str], count: LogCount) -> InvalidInputError:
-    words = f"{count.lines:,} lines were read, {count.telling:,} told of something else"
+    were = "line was" if count.lines == 1 else "lines were"
+    words = f"{count.lines:,} {were} read, {count.telling:,} told of something else"
     if count.garbled:
         words += f", {count.garbled:,} begin to tell and cannot be read ({'; '.join(count.words()[:3])})"
     return InvalidInputError(
@@ -183,19 +184,21 @@ def _merged(
 
 
 def _with_times(told: Iterator[Happening], begin_s: float) -> Iterator[tuple[float, Happening]]:
-    """Each with the time of the one before it where it has none, the first ones with that of the first that has one."""
-    leading: list[Happening] = []
+    """Each with the time of the one before it where it has none; from a start on with that of the next that has one.
+
+    A start belongs to what follows: what another log, or sacct, tells of the time until then comes before it.
+    """
+    time_s, held, waits = begin_s, list[Happening](), True
     for happening in told:
-        leading.append(happening)
         if happening.time_s is not None:
-            begin_s = happening.time_s
-            break
-        if len(leading) >= _MOST_LEADING:
-            break
-    time_s = begin_s
-    for happening in chain(leading, told):
-        time_s = happening.time_s if happening.time_s is not None else time_s
-        yield time_s, happening
+            time_s, waits = happening.time_s, False
+        elif happening.kind == "start":
+            waits = True
+        held.append(happening)
+        if not waits or len(held) >= _MOST_LEADING:
+            yield from ((time_s, one) for one in held)
+            held, waits = [], False
+    yield from ((time_s, one) for one in held)
 
 
 def _told_by(

@@ -13,6 +13,7 @@ from ....schemas.errors import InvalidInputError
 from ....schemas.files import JsonStream, opened, source_of
 from ..happenings import Happening, LogPlace
 from ..log_count import LogCount
+from .reader import MOST_QUANTITY
 from .scheduler import stamp_s
 
 _GPUS = re.compile(r"\bgres/gpu(?::[\w.-]+)?=(\d{1,9})")
@@ -93,7 +94,7 @@ def _text_rows(lines: Iterable[bytes], source: str, zone: tzinfo) -> Iterator[_J
                     f"sacct's table has no column {', '.join(missing)}", where=f"{source}, line {number}", fix=_FIX
                 )
             continue
-        row = dict(zip(names, cells, strict=False))
+        row = dict.fromkeys(_NEEDED, "") | dict(zip(names, cells, strict=False))
         name = row.get("JobID") or row.get("JobIDRaw", "")
         if "." in name or row == dict(zip(names, names, strict=True)) or not line.strip():
             continue
@@ -107,6 +108,8 @@ def _text_rows(lines: Iterable[bytes], source: str, zone: tzinfo) -> Iterator[_J
             "" if row.get("NodeList", "").startswith("None") else row.get("NodeList", ""),
             LogPlace(source, number),
         )
+    if not names:
+        raise InvalidInputError("the file is empty", where=source, fix=_FIX)
 
 
 def _json_rows(chunks: Iterable[bytes], source: str) -> Iterator[_Job]:
@@ -140,7 +143,7 @@ def _plain(value: Any) -> str:
 
 def _unix(value: Any) -> float | None:
     seconds = int(_plain(value))
-    return float(seconds) if seconds > 0 else None
+    return float(seconds) if 0 < seconds < MOST_QUANTITY else None
 
 
 def _gpus(allocated: Any) -> int | None:

@@ -12,7 +12,7 @@ from ....schemas.errors import InvalidInputError
 from ....schemas.files import source_of
 from ...failslow.readers.formats import Csv, JsonLines, header_of, names_a_time, plain_name, rows_by_first_line
 from ...failslow.readers.lines import plain
-from ..happenings import Happening
+from ..happenings import Happening, LogPlace
 from ..log_count import LogCount
 from ..stamps import LineClock
 from .blocks import LogBlock, blocks_of
@@ -82,6 +82,7 @@ class LogStream:
         self._chosen: list[_ReaderAtWork] = []
         self._common = [_ReaderAtWork(kind(self._clock)) for kind in _COMMON]
         self._candidates: list[_ReaderAtWork] = []
+        self._told_at: LogPlace | None = None  # the last line that was counted
         self.format = name
         if name is not None:
             self._chosen.append(_ReaderAtWork(READERS[name](self._clock)))
@@ -104,7 +105,7 @@ class LogStream:
         yield from self._decided(is_over=True)
         for listener in (*self._chosen, *self._common):
             for told in listener.reader.finish():
-                self._count.telling += 1
+                self._count.telling += told.where != self._told_at
                 yield told
         if self._clock.has_guessed_year:
             self._count.remark("stamps say no year: 2000 is taken for it", source_of(self.files[0]))
@@ -148,7 +149,7 @@ class LogStream:
             if at >= stop or not line:
                 begin = data.rfind(b"\n", 0, at) + 1
                 found = data.find(b"\n", at)
-                stop = len(data) if found < 0 else found + 1
+                stop = min(len(data) if found < 0 else found + 1, end)  # of a bar, the rest comes again
                 number += data.count(b"\n", counted, begin)
                 counted, seen, line = begin, 0, data[begin:stop].rstrip(b"\n")
                 around.move(number, data, stop - 1)
@@ -173,7 +174,10 @@ class LogStream:
                 self._note_garbled(listener)
             return ()
         if not self._candidates:
-            self._count.telling += len({one.where.line for one in told}) if len(told) > 1 else len(told)
+            for one in told:
+                # A bar is drawn in one line many times, and two readers may listen to a line.
+                self._count.telling += one.where != self._told_at
+                self._told_at = one.where
             return told
         listener.held += told
         listener.has_iterations = listener.has_iterations or any(one.kind == "iteration" for one in told)
@@ -199,6 +203,7 @@ class LogStream:
         order = {source_of(file): place for place, file in enumerate(self.files)}
         held.sort(key=lambda told: (order[told.where.file], told.where.line))
         self._count.telling += len({told.where for told in held})
+        self._told_at = held[-1].where if held else None
         yield from held
 
     def _note_garbled(self, listener: _ReaderAtWork) -> None:

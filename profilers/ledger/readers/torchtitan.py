@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.formats import TorchTitan
-from ...failslow.readers.lines import NUMBER, number_in, number_text, rank_of
+from ...failslow.readers.lines import NUMBER, number_in, rank_of
 from ..happenings import Happening, HappeningKind
 from ..stamps import LineClock
-from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, unreadable_line
+from .reader import MOST_CAUSE, MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
 _FINISHED = re.compile(
@@ -101,7 +101,7 @@ class TorchTitanLog(HappeningReader):
         yield Happening("iteration", self.clock.of(line), around.place, took_s, number, ranks=ranks, steps=steps)
 
     def _checkpoint(self, line: bytes, around: LineContext, finished: re.Match[bytes]) -> Happening:
-        rank, took_s = rank_of(line), float(number_text(finished[2]))
+        rank, took_s = rank_of(line), quantity_of(finished[2], "the time of a checkpoint")
         ranks, time_s = (rank,) if rank else (), self.clock.of(line)
         if finished[1] == b"loading":
             return Happening("load", time_s, around.place, took_s, self._loading.pop(rank, None), ranks=ranks)
@@ -129,7 +129,7 @@ class TorchTitanEvents(HappeningReader):
         name, rank = str(row.get("log_type_name")), str(row.get("global_rank", row.get("rank", "")))
         time_s, ranks = row["time_us"] / 1e6, (rank,) if rank else ()
         value, step = row.get("value"), row.get("step")
-        took_s = value / 1e3 if isinstance(value, int | float) and value >= 0 else None
+        took_s = value / 1e3 if isinstance(value, int | float) and 0 <= value < MOST_QUANTITY else None
         number = step if isinstance(step, int) and step >= 0 else None
         if name == "step_error":
             self._broken.add(rank)
