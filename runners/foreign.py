@@ -14,9 +14,10 @@ from typing import Literal, NamedTuple
 
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import source_of, unreadable, write_bytes
+from ..schemas.overwriting import OVERWRITING
 from ..schemas.placement import loop_placement
 from ..schemas.plan import Layers, Plan
-from ..schemas.text import known
+from ..schemas.text import joined, known
 from .megatron import from_megatron, runs_megatrons_orders, to_megatron
 from .titan_files import ORDERS, from_torchtitan, to_torchtitan
 from .torch_comms import from_torch_comms_csv, to_torch_comms_csv
@@ -78,6 +79,7 @@ class ExportedPlan:
         if len(self.files) == 1:
             write_bytes(path, self.text.encode())
             return [path]
+        self._require_own(Path(path))
         try:
             Path(path).mkdir(exist_ok=True)
         except OSError as error:
@@ -86,6 +88,19 @@ class ExportedPlan:
         for file, text in paths.items():
             write_bytes(file, text.encode())
         return list(paths)
+
+    def _require_own(self, folder: Path) -> None:
+        """Raise InvalidInputError unless a folder is none yet, has no such files, or is of an earlier export: nobody
+        has named the files that would be overwritten."""
+        there = [name for name in self.files if (folder / name).exists()]
+        if folder.exists() and not folder.is_dir():
+            raise InvalidInputError("this is a file", where=str(folder), fix="name a folder, or one that is to be made")
+        if OVERWRITING.is_guarded and there and len(there) < len(self.files):
+            raise InvalidInputError(
+                f"the folder has {joined(there)} already, and is not of an earlier export",
+                where=str(folder),
+                fix="name another folder, or add --force",
+            )
 
 
 def export_plan(

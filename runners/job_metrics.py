@@ -130,9 +130,10 @@ class JobMetrics:
             for name, counted in _ADD.get(event, {}).items():
                 self._add(name, 1.0 if counted is None else float(said.get(counted) or 0.0))
             self._note_labelled(event, said)
+            self._note_slowness(event, said)
 
     def _note_labelled(self, event: str, said: Mapping[str, Any]) -> None:
-        """What is said of a worker, a place or a link, and what depends on how something went."""
+        """What is said of a place, and what depends on how something went."""
         match event:
             case "start":
                 self._values["info"] = {(said.get("model") or "", __version__): 1.0}
@@ -142,13 +143,6 @@ class JobMetrics:
                 self._values["place_up"] |= dict.fromkeys(((place,) for place in said.get("failed", ())), 0.0)
             case "failure" | "leave" if (said.get("place"),) in self._values["place_up"]:
                 self._set("place_up", 0.0, (said["place"],))
-            case "slow_worker":
-                self._set("worker_slowdown", said["factor"], (said["worker"],))
-            case "slow_link":
-                self._set("link_delay_seconds", said["delay_s"], (said["link"],))
-            case "relief":
-                self._values["worker_slowdown"].pop((said.get("worker") or "",), None)
-                self._values["link_delay_seconds"].pop((said.get("link") or "",), None)
             case "checkpoint" if said.get("error"):
                 self._add("checkpoint_failures_total", 1.0)
             case "checkpoint":
@@ -157,6 +151,28 @@ class JobMetrics:
                 self._set("checkpoint_seconds", said["seconds"])
             case "end":
                 self._set("up", 0.0)
+
+    def _note_slowness(self, event: str, said: Mapping[str, Any]) -> None:
+        """Which workers and links are slow."""
+        match event:
+            case "slow_worker":
+                self._set("worker_slowdown", said["factor"], (said["worker"],))
+            case "slow_link":
+                self._set("link_delay_seconds", said["delay_s"], (said["link"],))
+            case "relief":
+                self._values["worker_slowdown"].pop((said.get("worker") or "",), None)
+                self._values["link_delay_seconds"].pop((said.get("link") or "",), None)
+            case "restart":
+                self._values["worker_slowdown"].clear()
+                self._values["link_delay_seconds"].clear()
+            case "failure" | "leave" | "raised":
+                self._forget(said["worker"])
+
+    def _forget(self, worker: str) -> None:
+        """Who comes in place of a worker that is gone may be on another machine."""
+        for name in ("worker_slowdown", "link_delay_seconds"):
+            kept = {who: value for who, value in self._values[name].items() if worker not in who[0].split("-")}
+            self._values[name] = kept
 
     def values(self) -> Iterator[tuple[str, dict[Labels, float]]]:
         """All metrics that have a value: name without prefix, and values by labels, as they are now."""

@@ -4,13 +4,16 @@ Nothing can be changed through it. It listens on loopback unless told otherwise,
 its address, for other users of the machine reach loopback, too.
 """
 
+import heapq
 import hmac
 import json
+import re
 import secrets
 import socket
 import threading
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,10 +21,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from ..schemas.errors import InvalidInputError
 
-EVENTS_KEPT = 20_000  # a page that is opened later sees no older ones
+KEPT = 20_000  # iterations, and other events: a page that is opened later sees no older ones
 ITERATIONS_KEPT = 3  # of operations: spans of one come in parts
+POLL_S = 0.05  # how soon `close` is heard
 OPTION = "--page"
 
+_COUNT = re.compile(r"[0-9]{1,15}")
 Spans = tuple[tuple[str, float, float, int], ...]
 
 # A page that somebody else's script gets into could do nothing with it: it may load from its own server only.
@@ -55,7 +60,9 @@ class LivePage:
 
         self._page, self._token = page.encode(), token or secrets.token_urlsafe(24)
         self._lock = threading.Lock()
-        self._events: deque[str] = deque(maxlen=EVENTS_KEPT)
+        # With their numbers; few events are no iterations, and the page's sums are of those.
+        self._iterations: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        self._others: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self._count = 0
         self._spans: dict[int, list[tuple[str, str, float, float]]] = {}
         self._committed = -1
@@ -69,16 +76,18 @@ class LivePage:
                 fix="name another port, or an address of this machine",
             ) from None
         self.url = f"http://{format_address(host, self._server.server_port)}/?token={self._token}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="live page", daemon=True)
+        serve = partial(self._server.serve_forever, poll_interval=POLL_S)
+        self._thread = threading.Thread(target=serve, name="live page", daemon=True)
         self._thread.start()
 
     def write(self, said: Mapping[str, Any], words: str | None) -> None:
         """Keep an event."""
         line = json.dumps({**said, "words": words}, allow_nan=False)
         with self._lock:
-            self._events.append(line)
+            is_iteration = said["event"] == "iteration"
+            (self._iterations if is_iteration else self._others).append((self._count, line))
             self._count += 1
-            if said["event"] == "iteration":
+            if is_iteration:
                 self._committed = said["iteration"]
                 for number in [one for one in self._spans if one <= self._committed - ITERATIONS_KEPT]:
                     del self._spans[number]
@@ -112,14 +121,14 @@ class LivePage:
                 return HTTPStatus.OK, "text/html; charset=utf-8", self._page
             case "/events":
                 after = asked.get("after", ["0"])[0]
-                return HTTPStatus.OK, "application/json", self._told(int(after) if after.isdecimal() else 0)
+                return HTTPStatus.OK, "application/json", self._told(int(after) if _COUNT.fullmatch(after) else 0)
         return HTTPStatus.NOT_FOUND, "text/plain", b"there is nothing here\n"
 
     def _told(self, after: int) -> bytes:
         """The events after so many, how many there are in all, and what the last iteration that is told whole did."""
         with self._lock:
-            first = self._count - len(self._events)
-            events = [line for number, line in enumerate(self._events, start=first) if number >= after]
+            kept = heapq.merge(self._iterations, self._others)
+            events = [line for number, line in kept if number >= after]
             whole = max((one for one in self._spans if one <= self._committed), default=None)
             drawn = {"iteration": whole, "spans": self._spans[whole]} if whole is not None else None
             count = self._count
@@ -133,6 +142,9 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
         self.page = page
+
+    def handle_error(self, *_: Any) -> None:
+        """A reader that is gone, or asks for what is no address: as for `log_message`."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -212,7 +212,7 @@ def _flags(text: str, source: str) -> dict[str, str]:
     except ValueError as error:
         raise InvalidInputError(f"the flags cannot be read: {error}", where=source, fix="close the quotes") from error
     found: dict[str, str] = {}
-    for word, behind in zip(words, [*words[1:], ""], strict=True):
+    for word, behind in zip(words, [*words, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if flag in _SIZES or flag == _LAYOUT:
             found[flag] = value if equals else behind

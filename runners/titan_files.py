@@ -107,9 +107,17 @@ def torchtitan_parallelism(plan: Plan, csv_file: str, microbatch_size: int = 1) 
         Keyword arguments of `ParallelismConfig`.
 
     Raises:
-        InvalidInputError: torchtitan has no such placement, or stages are of unlike degrees.
+        InvalidInputError: torchtitan has no such placement, or pipelines or stages are unlike.
     """
     template = plan.template_of(0)
+    for k in range(1, len(plan.pipelines)):
+        shapes = [[(one.layers, one.tensor_parallel) for one in plan.template_of(p).stages] for p in (0, k)]
+        if shapes[0] != shapes[1]:
+            raise InvalidInputError(
+                f"pipelines that are cut unlike ({k} from 0): torchtitan has one cut for all",
+                where=f"/pipelines/{k}/template",
+                fix="export a plan of equal pipelines",
+            )
     degrees = {stage.tensor_parallel for stage in template.stages}
     if len(degrees) > 1:
         raise InvalidInputError(

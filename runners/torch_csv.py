@@ -15,6 +15,7 @@ Torch's own parser reads `0F1xyz` as `0F1`; this one refuses it.
 """
 
 import re
+import reprlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -264,4 +265,4 @@ def parse_cell(cell: str, where: str) -> list[TorchToken]:
             fix="give torch's compute_only format, with the operations F, I, W and B, or say --from torch-comms",
         )
     fix = "write the stage, F, I, W or B, and the micro-batch: 2F0"
-    raise InvalidInputError(f"{cell!r} is not an operation", where=where, fix=fix)
+    raise InvalidInputError(f"{reprlib.repr(cell)} is not an operation", where=where, fix=fix)

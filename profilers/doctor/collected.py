@@ -19,7 +19,7 @@ from .known import (
     TORCHTITAN,
     KnownName,
     nobody_reads,
-    whole,
+    some,
 )
 from .settings import JobSettings, Setting
 
@@ -92,7 +92,9 @@ class Collected:
     def _node_range(self, told: ToldSetting, strength: int) -> None:
         least, _, most = told.text.partition(":")
         try:
-            numbers = whole(least), whole(most or least)
+            numbers = some(least), some(most or least)
+            if numbers[0] > numbers[1]:
+                raise ValueError
         except ValueError:
             if told.text.startswith("$"):  # a variable that only the job itself knows
                 numbers = None, None  # type: ignore[assignment]

@@ -31,6 +31,13 @@ def whole(text: str) -> int:
         raise ValueError("it is not a whole number") from None
 
 
+def some(text: str) -> int:
+    """How many there are of something of which there is one at least, and no more than anybody has."""
+    if not 1 <= (value := whole(text)) < 10**9:
+        raise ValueError("it is no number of one or more")
+    return value
+
+
 def switch(text: str) -> bool:
     """What is on or off."""
     if text.lower() in _YES | _NO:
@@ -44,7 +51,9 @@ def seconds(text: str, factor: float = 1.0) -> float:
         value = float(text) * factor
     except ValueError:
         raise ValueError("it is not a number") from None
-    if not value >= 0:
+    if math.isnan(value):
+        raise ValueError("it is not a number")
+    if value < 0:
         raise ValueError("it is below zero")
     return value
 
@@ -66,7 +75,7 @@ def seconds_or_never(text: str) -> float:
 
 def processes(text: str) -> int | None:
     """How many processes a node has; None: as many as it has GPUs, or CPUs (`gpu`, `auto`, `cpu`)."""
-    return None if text in ("gpu", "auto", "cpu", "xpu") else whole(text)
+    return None if text in ("gpu", "auto", "cpu", "xpu") else some(text)
 
 
 def slurm_time(text: str) -> float | None:
@@ -101,7 +110,7 @@ def first_number(text: str) -> int:
     found = re.search(r"\d+", text.rpartition(":")[2])
     if found is None:
         raise ValueError("there is no number in it")
-    return int(found[0])
+    return some(found[0])
 
 
 # Of two variables of one meaning torch takes the first of its list, which has the prefix.
@@ -212,7 +221,7 @@ MEGATRON: Mapping[str, KnownName] = {
     "--distributed-timeout-seconds-after-init": KnownName("train_timeout_s", seconds),
     "--save-interval": KnownName("checkpoint_every", whole),
     "--save": KnownName("checkpoints", lambda text: text != "None"),
-    "--world-size": KnownName("gpus", whole),
+    "--world-size": KnownName("gpus", some),
 }
 
 TORCHTITAN: Mapping[str, KnownName] = {
@@ -223,7 +232,7 @@ TORCHTITAN: Mapping[str, KnownName] = {
     "fault_tolerance.process_group_timeout_ms": KnownName("replica_timeout_s", milliseconds),
     "checkpoint.enable": KnownName("checkpoints", switch),
     "checkpoint.enable_checkpoint": KnownName("checkpoints", switch),
-    "checkpoint.interval": KnownName("checkpoint_every", whole),
+    "checkpoint.interval": KnownName("checkpoint_every", some),
 }
 # The other keys of the two sections that are read for time-outs (torchtitan/config/job_config.py).
 OTHER_TORCHTITAN = frozenset(
@@ -248,8 +257,8 @@ OTHER_TORCHTITAN = frozenset(
 SBATCH: Mapping[str, KnownName] = {
     "--nodes": KnownName("slurm_nodes", first_number),
     "-N": KnownName("slurm_nodes", first_number),
-    "--ntasks": KnownName("slurm_tasks", whole),
-    "-n": KnownName("slurm_tasks", whole),
+    "--ntasks": KnownName("slurm_tasks", some),
+    "-n": KnownName("slurm_tasks", some),
     "--gpus-per-node": KnownName("slurm_gpus_per_node", first_number),
     "--gres": KnownName("slurm_gpus_per_node", first_number),
     "--time": KnownName("time_limit_s", slurm_time),

@@ -55,7 +55,7 @@ class JobSettings:
     blocking_wait: Setting[bool] = default(False, "TORCH_NCCL_BLOCKING_WAIT", "0", "torch")
     heartbeat_timeout_s: Setting[float] = default(480.0, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "480", "torch")
     monitoring: Setting[bool] = default(True, "TORCH_NCCL_ENABLE_MONITORING", "1", "torch")
-    dumps: Setting[bool] = default(False, "TORCH_NCCL_DUMP_ON_TIMEOUT", "0", "torch")
+    dumps: Setting[bool] = default(True, "TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "torch")
     recorder_entries: Setting[int] = default(2000, "TORCH_FR_BUFFER_SIZE", "2000", "torch")
     rethrows: Setting[bool] = default(True, "TORCH_NCCL_RETHROW_CUDA_ERRORS", "1", "torch")
     # NCCL itself (src/transport/net_ib)

@@ -183,7 +183,7 @@ class Manager:
             on_interrupt=self._announce,
             on_inquiry=self._watch.answer,
         )
-        self._is_started = False
+        self._is_started = self._is_over = False
 
     # State
 
@@ -264,6 +264,8 @@ class Manager:
             InvalidInputError: the coordinator refuses this replica.
             RuntimeFailedError: the job is over, or the coordinator gone.
         """
+        if self._is_over:
+            raise RuntimeFailedError("this replica has left the job", fix="make another Manager")
         if not self._is_started:
             self._link.start()
             self._watch.start()
@@ -289,11 +291,13 @@ class Manager:
             reduce_op: AVG or SUM.
 
         Raises:
-            InvalidInputError: another operation.
+            InvalidInputError: another operation, or no step was begun.
         """
         if reduce_op not in (ReduceOp.AVG, ReduceOp.SUM):
             raise InvalidInputError("only averages and sums are taken", where="allreduce", fix="give AVG or SUM")
         count = self.num_participants()
+        if count == 0 or self._is_over:
+            raise InvalidInputError("no step has been begun", where="allreduce", fix="call start_quorum first")
         if self._broken is None and count > 1:
             assert self._plane is not None
             before = self._activity.stay
@@ -318,7 +322,7 @@ class Manager:
             RuntimeFailedError: the job failed, the coordinator is gone, or `max_retries` steps did not count.
         """
         action = self._rules.action
-        if not isinstance(action, ReduceGradients) or self._is_stepping:
+        if not isinstance(action, ReduceGradients) or self._is_stepping or self._is_over:
             raise InvalidInputError("no step has been begun", where="should_commit", fix="call start_quorum first")
         if self._broken is not None:
             self._break_off(self._broken)
@@ -341,13 +345,14 @@ class Manager:
         return self._is_stepping
 
     def shutdown(self, wait: bool = True) -> None:
-        """Leave the job, and let go of everything."""
-        if not self._is_started:
+        """Leave the job, and let go of everything; again does nothing."""
+        if self._is_over:
             return
-        self._is_started = False
+        self._is_over = True
         self._leave_groups()
-        self._link.close()
-        self._watch.close()
+        if self._is_started:
+            self._link.close()
+            self._watch.close()
         self._connections.close()
         self._meeting.close()
         self._wait_for_threads()
@@ -495,7 +500,7 @@ class Manager:
             found = transport.receive(tag, copy.source)
             size = found if number == 0 else size
         data = found.numpy().tobytes()
-        read = torch.load(io.BytesIO(data), weights_only=True)
+        read = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)  # not on the other's GPU
         for key, (load, _) in self._states.items():
             load(read["user"][key])
         self._begun_with, self._step, self._batches = read["counts"]

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+import rtk as rtk_library
+from rtk.runners.live_page import LivePage
+from rtk.viz.live import live_html
+
 from .shell import Command, Shell, rtk, rtk_forked, wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -65,6 +69,39 @@ def test_a_page_shows_a_death_while_it_happens(job: Command) -> None:
         assert complaints == []
         job.kill()
         playwright.expect(page.locator("#state")).to_have_text("The job does not answer any more.", timeout=30_000)
+        browser.close()
+
+
+def test_names_are_text_and_ten_thousand_events_are_drawn(folder: Path) -> None:
+    """Nothing of a name is taken for HTML, a long iteration is drawn, and who comes in a slow worker's place is not
+    slow."""
+    evil = "</script><img src=x onerror=document.title='owned'>"
+    server = LivePage("0", live_html(rtk_library.read(folder / "plan.json"), evil, None))
+    story: list[dict[str, Any]] = [
+        {"event": "slow_worker", "worker": "1/0", "factor": 2.0},
+        {"event": "failure", "worker": "1/0", "place": "1/0"},
+        {"event": "epoch", "workers": {"0/0": "0/0", "1/0": "spare"}, "failed": [], "live_workers": 2},
+        {"event": "slow_worker", "worker": "0/0", "factor": 1.5},
+    ]
+    for number in range(10_000):
+        server.write({"event": "iteration", "iteration": number, "loss": 2.0, "iteration_time_s": 0.1,
+                      "live_workers": 2, "unix_time_s": 1.0}, None)  # fmt: skip
+    for one in story:
+        server.write({**one, "unix_time_s": 1.0}, f"{one['event']} of {evil}")
+    server.take("0/0", tuple((evil, 0.0, 1.0, 9_999) for _ in range(130_000)))
+    server.take("1/0", (("F0", 0.0, 1.0, 9_999),))
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(server.url)
+        playwright.expect(page.locator("#happened tr")).to_have_count(4, timeout=30_000)
+        assert page.locator("#happened tr").first.inner_text().strip().endswith(f"slow_worker of {evil}")
+        assert page.locator("#title").inner_text().startswith(f"{evil}: 2 pipelines")
+        playwright.expect(page.locator("#grid [data-place='0/0']")).to_have_text(re.compile("0/0 . 1.50"))
+        playwright.expect(page.locator("#grid [data-place='1/0']")).to_have_class("")
+        playwright.expect(page.locator("#drawn-title")).to_have_text("Iteration 9999: 1.00 s")
+        assert page.locator("img").count() == 0 and "owned" not in page.title()
+        server.close()
         browser.close()
 
 

@@ -210,6 +210,14 @@ def test_what_torchtitan_cannot_run_is_refused(tmp_path: Path) -> None:
     unlike = plan_pipeline(PROFILE, Shape(2, 1, 4, tensor_parallel=(1, 2)), "1f1b")
     with pytest.raises(InvalidInputError, match="torchtitan has one for all"):
         export_plan(unlike, "torchtitan")
+    whole = plan_pipeline(PROFILE, Shape(2, 2, 4), "1f1b")
+    (cut,) = whole.templates
+    stages = tuple(replace(one, layers=ends) for one, ends in zip(cut.stages, ((0, 3), (3, 8)), strict=True))
+    two = replace(whole, templates=(cut, replace(cut, name="other", stages=stages)), prediction=None)
+    two = replace(two, pipelines=(two.pipelines[0], replace(two.pipelines[1], template="other")))
+    with pytest.raises(InvalidInputError, match="torchtitan has one cut for all") as caught:
+        export_plan(two, "torchtitan")
+    assert caught.value.where == "/pipelines/1/template"
 
 
 def test_the_command_refuses_before_it_writes(tmp_path: Path) -> None:
@@ -223,3 +231,23 @@ def test_the_command_refuses_before_it_writes(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["lost"] == ["costs", "the prediction"]
     assert "for gloo: NCCL may hang" in done.stderr
     assert read_document(plan, Plan).workers == library.import_plan(str(folder), PROFILE, form="torchtitan").workers
+
+
+def test_a_folder_of_somebody_elses_files_is_left_alone(tmp_path: Path) -> None:
+    """A file of the user's own that has the name of one of torchtitan's is not overwritten, nor anything written beside
+    it; an earlier export is, and anything with --force."""
+    plan, folder = str(tmp_path / "plan.json"), tmp_path / "mine"
+    write_document(plan, plan_pipeline(PROFILE, Shape(2, 1, 4), "1f1b"))
+    asked = ("export", plan, "--to", "torchtitan", "-o", str(folder))
+    folder.write_text("a file")
+    assert "this is a file" in (done := rtk(*asked)).stderr and done.returncode == 2
+    folder.unlink()
+    folder.mkdir()
+    (folder / "pipelining.py").write_text("mine")
+    done = rtk(*asked)
+    assert done.returncode == 2 and "has pipelining.py already" in done.stderr and f"at: {folder}" in done.stderr
+    assert [one.name for one in folder.iterdir()] == ["pipelining.py"]
+    assert (folder / "pipelining.py").read_text() == "mine"
+    for more in (["--force"], []):
+        assert rtk(*asked, *more).returncode == 0
+    assert len(list(folder.iterdir())) == 5

@@ -60,6 +60,22 @@ def test_events_become_numbers() -> None:
     )
 
 
+@pytest.mark.parametrize("event", ["failure", "leave", "raised"])
+def test_a_worker_that_is_gone_is_slow_no_more(event: str) -> None:
+    """Nor are its links; those of others are. When the job restarts, all is forgotten."""
+    slow = [
+        {"event": "slow_worker", "worker": "0/0", "factor": 1.5},
+        {"event": "slow_worker", "worker": "1/0", "factor": 2.0},
+        {"event": "slow_link", "link": "1/0-1/1", "delay_s": 0.1},
+        {"event": "slow_link", "link": "0/0-0/1", "delay_s": 0.1},
+    ]
+    gone = told(*slow, {"event": event, "worker": "1/0", "place": "1/0"})
+    assert gone.value("worker_slowdown") == {("0/0",): 1.5}
+    assert gone.value("link_delay_seconds") == {("0/0-0/1",): 0.1}
+    again = told(*slow, {"event": "restart"})
+    assert again.value("worker_slowdown") == again.value("link_delay_seconds") == {}
+
+
 @given(st.lists(st.sampled_from(STORY), max_size=30))
 def test_counters_never_fall(story: list[dict[str, Any]]) -> None:
     """Whatever happens in whatever order, no counter gets less, and each event is counted once."""

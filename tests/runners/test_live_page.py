@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -88,14 +89,33 @@ def test_a_reader_hears_of_each_event_once(batches: list[int]) -> None:
 
 
 def test_a_late_reader_gets_the_latest_events(page: LivePage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long job old ones are forgotten, and so are the operations of iterations that are over."""
-    monkeypatch.setattr(page, "_events", type(page._events)(maxlen=5))
+    """Of a long job old iterations are forgotten, and what they did; a failure is not, for the page counts them."""
+    monkeypatch.setattr(page, "_iterations", type(page._iterations)(maxlen=5))
+    page.write({"event": "failure", "unix_time_s": 1.0}, "worker 1/1 failed")
     for number in range(20):
         page.take("0/0", (("F0", float(number), number + 0.5, number),))
         page.write(iteration(number), None)
     page.take("0/1", (("F0", 19.0, 19.5, 19), ("F0", 20.0, 20.5, 20)))
     body = json.loads(page.answer("/events", {"token": [TOKEN]})[2])
-    assert [one["iteration"] for one in body["events"]] == [15, 16, 17, 18, 19]
+    assert body["count"] == 21 and [one.get("iteration") for one in body["events"]] == [None, 15, 16, 17, 18, 19]
+    assert json.loads(page.answer("/events", {"token": [TOKEN], "after": ["1"]})[2])["events"] == body["events"][1:]
     assert body["drawn"] == {"iteration": 19, "spans": [["0/0", "F0", 19.0, 19.5], ["0/1", "F0", 19.0, 19.5]]}
     assert len(page._spans) <= ITERATIONS_KEPT + 1
-    assert live_page.EVENTS_KEPT >= 1000
+    assert live_page.KEPT >= 1000
+
+
+def test_strange_readers_are_no_concern_of_the_terminal(page: LivePage, capfd: pytest.CaptureFixture[str]) -> None:
+    """Who leaves amid an answer, asks for what is no address, or has heard of more than there can be: nothing is said
+    on the run's terminal, and others are answered."""
+    page.write({"event": "failure", "unix_time_s": 1.0}, "x" * 5_000_000)
+    address = urlsplit(page.url)
+    with socket.create_connection((address.hostname or "", address.port or 0)) as gone:
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.sendall(f"GET /events?token={TOKEN} HTTP/1.0\r\n\r\n".encode())
+        gone.recv(10)
+    with socket.create_connection((address.hostname or "", address.port or 0)) as strange:
+        strange.sendall(b"GET http://[ HTTP/1.0\r\n\r\n")
+        assert strange.recv(10) == b""
+    status, body, _ = asked(page, f"/events?token={TOKEN}&after={'9' * 5000}")
+    assert status == 200 and json.loads(body)["count"] == 1
+    assert capfd.readouterr() == ("", "")

@@ -7,6 +7,7 @@ whole training can be done again by one process, whoever was there when.
 import os
 import random
 import signal
+import socket
 import time
 from collections import defaultdict
 from datetime import timedelta
@@ -327,9 +328,24 @@ def test_verbs_before_the_first_step() -> None:
         manager.register_state_dict_fn("more", lambda state: None, dict)
     with pytest.raises(InvalidInputError, match="averages and sums"):
         manager.allreduce(torch.ones(2), reduce_op=torch.distributed.ReduceOp.MAX)
+    with pytest.raises(InvalidInputError, match="no step has been begun"):
+        manager.allreduce(torch.ones(2))  # an average of nobody's
     with pytest.raises(RuntimeFailedError):
         manager.start_quorum()  # there is no coordinator
     manager.shutdown()
+    manager.shutdown()
+    with pytest.raises(RuntimeFailedError, match="has left the job"):
+        manager.start_quorum()
+
+
+def test_a_replica_that_never_began_lets_go_of_its_port() -> None:
+    """shutdown closes the place where others would meet it, though no coordinator was found, or asked for."""
+    manager = make_manager()
+    host, _, port = manager._meeting.address.rpartition(":")
+    socket.create_connection((host, int(port)), 5).close()
+    manager.shutdown()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((host, int(port)), 5)
 
 
 def test_replicas_read_rows_of_their_own() -> None:

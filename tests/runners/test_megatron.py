@@ -183,6 +183,7 @@ def test_products_are_written_out(layout: str, stages: list[str]) -> None:
         ("--micro-batch-size 2", "", "there is no --micro-batch-size"),
         ("--pipeline-model-parallel-layout Ett|tt|tt|L", "", "there is no --pipeline-model-parallel-layout"),
         ("--num-layers 6", "--num-layers '6", "the flags cannot be read"),
+        (FLAGS, "", "there is no --pipeline-model-parallel-layout"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(old: str, new: str, words: str) -> None:

@@ -160,6 +160,7 @@ def test_the_form() -> None:
         ("(1F1;1SEND_B0)OVERLAP_F_B", "is not an operation"),
         ("(1F1;1B0", "is not an operation"),
         ("()OVERLAP_F_B", "is not an operation"),
+        ("\0" * 5000, "is not an operation"),
         ("0F1", "is of stage 0, in the row of rank 1, but rank 0 has it"),
         ("3F1", "there is an operation of stage 3, and none of stage 2 on any rank"),
     ],
@@ -169,7 +170,7 @@ def test_foreign_cells_are_refused_with_their_place(cell: str, words: str) -> No
     with pytest.raises(InvalidInputError) as caught:
         from_torch_csv(f"0F0,0B0\n1F0,, {cell},1B0\n", "x.csv")
     assert words in caught.value.what
-    assert caught.value.where == "x.csv, line 2 column 7"
+    assert caught.value.where == "x.csv, line 2 column 7" and len(caught.value.what) < 100
 
 
 @pytest.mark.parametrize(("text", "line"), [("", 1), ("\n\n", 1), ("0F0\n\n2F0\n", 2), ("0F0\n , ,\n", 2)])

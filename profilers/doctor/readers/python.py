@@ -25,9 +25,12 @@ def read_python(text: str, collected: Collected, file: str) -> None:
     """
     try:
         tree = ast.parse(text)
-    except SyntaxError as error:
+    except (SyntaxError, RecursionError, MemoryError) as error:  # the last of too deep a nesting
+        line = getattr(error, "lineno", None)
         raise InvalidInputError(
-            f"the file is not valid Python: {error.msg}", where=f"{file}, line {error.lineno}", fix="correct the place"
+            f"the file is not valid Python: {getattr(error, 'msg', 'it is nested too deeply')}",
+            where=file if line is None else f"{file}, line {line}",
+            fix="correct the place",
         ) from error
     for node in ast.walk(tree):
         name = _name_of(node.func) if isinstance(node, ast.Call) else ""
@@ -43,7 +46,9 @@ def _note(name: str, given: ast.expr | None, told: ToldSetting, collected: Colle
             collected.put("makes_groups", True, ToldSetting("new_group", "", told.file, told.line))
         return
     value = _timedelta(given)
-    if value is not None:
+    if value is not None and not value > 0:
+        collected.unread(told, "unreadable", "it is no time above zero")
+    elif value is not None:
         collected.put(_FIELDS[name], value, told)
     elif isinstance(given, ast.Constant) or _is_number(given):
         collected.unread(told, "unreadable", "torch takes a datetime.timedelta only, and raises TypeError")

@@ -13,12 +13,13 @@ from ..collected import ARGUMENT, EXPORT, Collected
 from ..known import ENVIRONMENT, PREFIXES, SBATCH, SRUN, SWITCHES, KnownName, nobody_reads
 from .shell_words import Word, commands
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})")
 LAUNCHERS = frozenset({"torchrun", "ft_launcher", "torch.distributed.run", "torch.distributed.launch"})
 _EXPORTERS = frozenset({"export", "env", "declare", "typeset"})
 _SAYS = frozenset({"echo", "printf", "read", "unset"})
 _MOST_NESTED = 8
+_MOST_REPLACED = 20_000  # of a script's variables, in all: a script may double a text in every line
 # What Slurm tells a job of its own header.
 _SLURM_SAYS = {
     "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -38,7 +39,8 @@ class ShellReader:
 
     def __init__(self, collected: Collected, file: str) -> None:
         self._collected, self._file = collected, file
-        self._variables: dict[str, Word] = {}
+        self._variables: dict[str, tuple[Word, ...]] = {}  # what was assigned, and what was added to it
+        self._replaced_count = 0
         self._followed: set[str] = set()
         self._exported: set[str] = set()
 
@@ -48,11 +50,11 @@ class ShellReader:
         for command in commands(text):
             self._command(command, 0)
         for name in [name for name in self._variables if name not in self._followed]:
-            self._command(list(self._follow(Word(f"${name}", self._variables[name].line), 0)), 0)
-        for name, word in self._variables.items():
+            self._command(list(self._follow(Word(f"${name}", self._variables[name][-1].line), 0)), 0)
+        for name, words in self._variables.items():
             is_meant = name in ENVIRONMENT or nobody_reads(name) or name.startswith(PREFIXES)
             if is_meant and name not in self._exported:
-                self._collected.unread(self._told(name, word), "ignored", "it is assigned, but not exported")
+                self._collected.unread(self._told(name, words[-1]), "ignored", "it is assigned, but not exported")
 
     def _told(self, name: str, value: Word) -> ToldSetting:
         return ToldSetting(name, value.text, self._file, value.line)
@@ -76,7 +78,7 @@ class ShellReader:
         for flag, value in _flags(words, SBATCH):
             self._collected.note(SBATCH[flag], self._told(f"#SBATCH {flag}", value), ARGUMENT)
             for name in _SLURM_SAYS.get(flag, ()):
-                self._variables[name] = value
+                self._variables[name] = (value,)
                 self._followed.add(name)
 
     def _command(self, words: list[Word], depth: int) -> None:
@@ -85,10 +87,12 @@ class ShellReader:
         rest = words[1:] if is_export else words
         while rest and (found := _ASSIGNMENT.fullmatch(rest[0].text)):
             is_for_all = len(rest) == 1 or all(_ASSIGNMENT.fullmatch(word.text) for word in rest)
-            self._assign(found[1], Word(found[2], rest[0].line), is_export or not is_for_all, depth)
+            self._set(found[1], Word(found[3], rest[0].line), bool(found[2]))
+            if is_export or not is_for_all:
+                self._export(found[1], depth)
             rest = rest[1:]
-        if is_export:
-            self._export(rest, depth)
+        for word in rest if is_export else ():  # `export NAME`, of what was assigned before
+            self._export(word.text, depth)
         if not rest or PurePath(rest[0].text).name in _SAYS or depth > _MOST_NESTED:
             return
         flat = [inner for word in rest for inner in self._follow(word, depth)]
@@ -99,19 +103,32 @@ class ShellReader:
                 for command in commands(word.text, word.line):
                     self._command(command, depth + 1)
 
-    def _export(self, words: list[Word], depth: int) -> None:
-        """`export NAME`, of what was assigned before."""
-        for word in words:
-            if word.text in self._variables:
-                self._assign(word.text, self._variables[word.text], True, depth)
+    def _set(self, name: str, value: Word, is_more: bool) -> None:
+        """`NAME=value`; what it says of its own name, or adds to it (`NAME+=value`), is what was there before."""
+        before = self._variables.get(name, ())
 
-    def _assign(self, name: str, value: Word, is_exported: bool, depth: int) -> None:
-        self._variables[name] = value
-        if is_exported:
-            text = " ".join(word.text for word in self._follow(value, depth)) if "$" in value.text else value.text
-            self._exported.add(name)
-            if "$" not in text:
-                self._collected.variable(self._told(name, Word(text, value.line)), EXPORT)
+        def own(found: re.Match[str]) -> str:
+            is_own = (found[1] or found[2]) == name
+            return "".join(word.text for word in before) or found[3] or found[0] if is_own else found[0]
+
+        bare = value.text.lstrip(' \t\n"')  # an array's words have their quotes
+        first = _VARIABLE.match(bare)
+        if before and first is not None and (first[1] or first[2]) == name:
+            is_more, value = True, Word(bare[first.end() :].removeprefix('"'), value.line)
+        value = Word(_VARIABLE.sub(own, value.text), value.line)
+        if is_more and before and not value.text[:1].isspace():  # one word with the one before
+            before, value = before[:-1], Word(before[-1].text + value.text, before[-1].line)
+        self._variables[name] = (*before, value) if is_more else (value,)
+
+    def _export(self, name: str, depth: int) -> None:
+        if name not in self._variables:
+            return
+        self._exported.add(name)
+        text = "".join(word.text for word in self._variables[name])
+        if "$" in text:
+            text = " ".join(word.text for word in self._follow(Word(f"${name}", 0), depth))
+        if "$" not in text:
+            self._collected.variable(self._told(name, Word(text, self._variables[name][-1].line)), EXPORT)
 
     def _follow(self, word: Word, depth: int) -> Iterator[Word]:
         """A word with its variables replaced: the words that it becomes."""
@@ -119,21 +136,28 @@ class ShellReader:
         if whole is not None and depth <= _MOST_NESTED:
             name = whole[1] or whole[2]
             self._followed.add(name)
-            value = self._variables.get(name, Word(whole[3], word.line) if whole[3] is not None else None)
-            if value is None:
+            values = self._variables.get(name, (Word(whole[3], word.line),) if whole[3] is not None else None)
+            if values is None or not self._may_replace():
                 yield word
                 return
-            for command in commands(value.text, value.line):
-                for inner in command:
-                    yield from self._follow(inner, depth + 1)
+            for value in values:
+                for command in commands(value.text, value.line):
+                    for inner in command:
+                        yield from self._follow(inner, depth + 1)
         else:
             yield Word(word.text if re.search(r"\s", word.text) else self._replaced(word.text), word.line)
+
+    def _may_replace(self) -> bool:
+        self._replaced_count += 1
+        return self._replaced_count <= _MOST_REPLACED
 
     def _replaced(self, text: str) -> str:
         def value(found: re.Match[str]) -> str:
             name = found[1] or found[2]
             self._followed.add(name)
-            return self._variables[name].text if name in self._variables else (found[3] or found[0])
+            if name not in self._variables or not self._may_replace():
+                return found[3] or found[0]
+            return "".join(word.text for word in self._variables[name])
 
         for _ in range(_MOST_NESTED):
             text, before = _VARIABLE.sub(value, text), text

@@ -85,7 +85,7 @@ class _Lexer:
             elif letter == "(" or text.startswith("$(", self._at):
                 close = self._parenthesis()
                 is_array = letter == "("
-                parts.append(text[self._at + 1 : close] if is_array else text[self._at : close + 1])
+                parts.append(f" {text[self._at + 1 : close]}" if is_array else text[self._at : close + 1])
                 self._at = close + 1
             else:
                 parts.append(letter)

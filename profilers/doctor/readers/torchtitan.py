@@ -26,7 +26,7 @@ def read_torchtitan(text: str, collected: Collected, file: str) -> None:
     """
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the file is not valid TOML: {error}", where=file, fix="correct the place") from error
     lines = _lines(text)
     collected.put("is_torchtitan", True, ToldSetting(_OF, "", file))

@@ -125,9 +125,10 @@ def heartbeat_races_timeout(job: JobSettings) -> Iterator[Broken]:
 )
 def dump_without_recorder(job: JobSettings) -> Iterator[Broken]:
     """Dumps at a time-out are asked for, while nothing is recorded, or nobody is there to write them."""
-    if job.dumps.value and job.recorder_entries.value <= 0:
+    is_asked_for = job.dumps.is_set and job.dumps.value
+    if is_asked_for and job.recorder_entries.value <= 0:
         yield broken("a dump at the time-out is asked for, and nothing is recorded", job.dumps, job.recorder_entries)
-    if job.dumps.value and not job.monitoring.value:
+    if is_asked_for and not job.monitoring.value:
         yield broken(
             "a dump at the time-out is asked for, and the thread that writes it is off", job.dumps, job.monitoring
         )
@@ -142,7 +143,8 @@ def dump_without_recorder(job: JobSettings) -> Iterator[Broken]:
 )
 def dump_without_skipping_cleanup(job: JobSettings) -> Iterator[Broken]:
     """Dumps at a time-out are asked for with error handling that aborts communicators first (1 or 2)."""
-    if job.dumps.value and job.async_error_handling.value in (1, 2) and not job.is_torchtitan.value:
+    is_asked_for = job.dumps.is_set and job.dumps.value
+    if is_asked_for and job.async_error_handling.value in (1, 2) and not job.is_torchtitan.value:
         says = "with this error handling the communicators are aborted first, and the dump says nothing of the hang"
         yield broken(says, job.dumps, job.async_error_handling)
 

@@ -131,6 +131,52 @@ def test_the_arguments_that_megatron_prints() -> None:
         assert setting.told.line is not None and setting.told.text in lines[setting.told.line - 1]
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        'ARGS="--nnodes 1:16"\nARGS="$ARGS --max-restarts 2"\ntorchrun $ARGS x.py',
+        'ARGS="--nnodes 1:1"\nARGS+="6 --max-restarts 2"\ntorchrun ${ARGS} x.py',
+        'ARGS=(--nnodes 1:16)\nARGS+=(--max-restarts 2)\ntorchrun "${ARGS[@]}" x.py',
+        'ARGS=(--nnodes 1:16)\nARGS=("${ARGS[@]}" --max-restarts 2)\ntorchrun "${ARGS[@]}" x.py',
+    ],
+)
+def test_what_is_added_to_a_variable_stands_beside_what_was_there(script: str) -> None:
+    """`NAME+=more` and `NAME="$NAME more"` lose nothing, and each part keeps its line."""
+    job = job_of(script=script)
+    assert told(job, "max_nodes")[0] == 16 and job.max_nodes.told.line == 1
+    assert job.max_restarts.value == 2
+
+
+def test_a_variable_may_be_its_own_value_or_a_default() -> None:
+    """`export X=${X:-default}` is the default where nobody has set X, and what was set where somebody has."""
+    own = "export NCCL_IB_TIMEOUT=${NCCL_IB_TIMEOUT:-31}\n"
+    assert job_of(script=own).ib_timeout.value == 31
+    assert job_of(script=f"NCCL_IB_TIMEOUT=18\n{own}").ib_timeout.value == 18
+    assert not job_of(script="export NCCL_IB_TIMEOUT=$NCCL_IB_TIMEOUT\n").ib_timeout.is_set
+
+
+@pytest.mark.parametrize("more", ["$A{0}$A{0}$A{0}$A{0}", '"$A{0} $A{0} $A{0}"'])
+def test_a_script_that_doubles_its_text_in_every_line_is_read(more: str) -> None:
+    """It would become longer than any memory; what stands elsewhere is read all the same."""
+    lines = [f"A{number + 1}={more.format(number)}" for number in range(40)]
+    job = job_of(script="\n".join(["A0='x x'", *lines, "torchrun $A40 --y=$A40 z.py", "torchrun --max-restarts 3"]))
+    assert job.max_restarts.value == 3
+
+
+def test_numbers_that_nobody_can_mean_are_told() -> None:
+    """No nodes, more nodes than the most, a time below zero or none: they count for nothing."""
+    job = job_of(
+        lines=["torchrun --nnodes 4:1 --nproc-per-node 0"],
+        environment="TORCHFT_TIMEOUT_SEC=-3\nTORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=nan",
+        python="init_process_group(timeout=timedelta(minutes=-5))",
+        script="#SBATCH --nodes=0 --gpus-per-node=99999999999999999999999999",
+    )
+    names = ["--nnodes", "--nproc-per-node", "TORCHFT_TIMEOUT_SEC", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"]
+    names += ["init_process_group(timeout)", "#SBATCH --nodes", "#SBATCH --gpus-per-node"]
+    assert {one.setting.name for one in job.unread if one.kind == "unreadable"} == set(names)
+    assert job.gpu_count is None and job.init_timeout_s.value == 600.0
+
+
 def test_time_outs_in_python() -> None:
     """timedelta in either form; a bare number is what torch refuses; what only the script knows is told."""
     groups = "new_group([0], timeout=60)\nnew_group([1], timeout=T)"
@@ -172,7 +218,10 @@ def test_files_are_recognised(name: str, text: str, kind: str | None) -> None:
     ("name", "data", "says"),
     [
         ("a.toml", b"[comm\n", "not valid TOML"),
+        ("a.toml", b"a = " + b"[" * 100_000, "not valid TOML"),
         ("a.py", b"def (:\n", "not valid Python"),
+        ("a.py", b"-" * 100_000 + b"1", "not valid Python"),
+        ("a.py", b"x = \0", "not valid Python"),
         ("a.sh", b"\xff\xfe#!\n", "not UTF-8 text"),
         ("notes.md", b"hello\n", "nothing of it is recognised"),
     ],

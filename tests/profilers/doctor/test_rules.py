@@ -270,3 +270,10 @@ def test_no_interval_is_better_than_youngs(save_s: float, mtbf_s: float, other_s
     assert lost_share(best_interval_s(save_s, mtbf_s), save_s, mtbf_s) <= lost_share(other_s, save_s, mtbf_s) * (
         1 + 1e-9
     )
+
+
+def test_dumps_are_made_by_default_and_nobody_has_asked_for_them() -> None:
+    """torch's own default is a dump: settings that do without one contradict nothing that somebody has said."""
+    job = job_of("TORCH_FR_BUFFER_SIZE=0\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1")
+    assert (job.dumps.value, job.dumps.told.text) == (True, "1")
+    assert not [one for one in findings_of(job) if one.rule.startswith("dump-")]
