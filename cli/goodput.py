@@ -48,7 +48,7 @@ def command(
     trace: Annotated[
         str | None,
         typer.Option("--trace", help="Where to write its failures, for rtk replay; .csv, or JSON lines."),
-        Writes("an rtk.trace"),
+        Writes("JSON lines"),
     ] = None,
     output: Annotated[
         str | None,

@@ -193,7 +193,7 @@ class Replanned:
     plan: "Plan"
     seats: "tuple[tuple[str, Place], ...]"
     restart: str = ""
-    iteration_time_s: float | None = None
+    iteration_time_s: float | None = field(default=None, compare=False)
 
 
 class Replan(Protocol):

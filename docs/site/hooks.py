@@ -30,6 +30,8 @@ FORMATS = (
     "templates",
     "detection",
     "ledger",
+    "bubble",
+    "diagnosis",
     "replay",
 )
 

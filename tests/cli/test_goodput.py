@@ -66,7 +66,7 @@ def log(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.wheel
+@pytest.mark.wheel("goodput")
 def test_a_ledger_is_one_document(log: str) -> None:
     """With --json: the classes add up to the GPUs times the span."""
     done = rtk("goodput", log, "--json")

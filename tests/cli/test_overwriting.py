@@ -40,6 +40,8 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "simulate --resumption": (("two.json", "--iterations", "3", "--inject", "faults.jsonl"), "an rtk.resumption"),
     "viz --output": (("plan.json",), "a Chrome trace"),
     "bubble --output": (("timeline.json",), "an rtk.bubble"),
+    "goodput --output": (("job.log",), "an rtk.ledger"),
+    "goodput --trace": (("job.log",), "JSON lines"),
     "export --output": (("plan.json", "--to", "torch-csv"), "text"),
     "import --output": (("orders.csv", "--from", "torch-csv", "--profile", "p.json"), "an rtk.plan"),
     "trace convert --output": (("spot.csv",), "JSON lines"),
@@ -72,6 +74,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("files")
     (place / "spot.csv").write_text("".join(f"0,add,n{i}\n" for i in range(4)) + "9000000,remove,n1\n")
     (place / "train.log").write_text("\n".join(["1.0"] * 40) + "\n")
+    (place / "job.log").write_text(_log_of_two_attempts())
     (place / "notes.txt").write_text("to be kept\n")
     write_document(str(place / "two.json"), small_plan())
     (place / "faults.jsonl").write_text(KILL)
@@ -93,6 +96,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = rtk(*line, cwd=place)
         assert done.returncode == 0, done.stderr
     return place
+
+
+def _log_of_two_attempts() -> str:
+    """Megatron's, of a job of eight GPUs that is lost after ten iterations and started again."""
+    return "".join(
+        f"using world size: 8, data-parallel size: 8\n{stamp(start, 0)} after megatron is initialized\n"
+        + "".join(
+            f" {stamp(start, 10 * number)} iteration {number:8d}/ 100 | elapsed time per iteration (ms): 10000.0 |\n"
+            for number in range(1, 11)
+        )
+        for start in (10, 11)
+    )
+
+
+def stamp(hour: int, second: int) -> str:
+    """A time of one day."""
+    return f"[2025-08-01 {hour}:{second // 60:02d}:{second % 60:02d}]"
 
 
 KINDS = {
