@@ -336,6 +336,7 @@ def test_a_number_that_is_garbled_makes_no_time_and_loses_none() -> None:
 
 
 def test_a_jump_of_which_nobody_has_told_is_believed_when_it_lasts() -> None:
+    """Thirty iterations in a row that go on from a far number are no garbled one: the job is there."""
     ledger = Script().then(0, "start", gpus=8).iterations(1, 30, took_s=2.0).iterations(5001, 5030, took_s=2.0).ledger()
     assert (ledger.span_s, ledger.attempts[-1].last_iteration, ledger.failures) == (120, 5030, ())
 

@@ -286,6 +286,7 @@ def test_stages_of_megatron_are_read_behind_what_launchers_put_before_a_line(tmp
 
 
 def test_a_checkpoint_in_which_the_clock_was_put_back_took_nobody_knows_how_long(tmp_path: Path) -> None:
+    """It has no negative time, and none is invented for it."""
     text = megatron(1) + (
         "[2025-08-01 03:00:00] saving checkpoint at iteration 1 to /c\n"
         "[2025-08-01 02:00:30]   successfully saved checkpoint at iteration 1 to /c\n"
@@ -541,6 +542,7 @@ def test_a_users_expressions_tell_of_any_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["nan", "inf", "-5", "1e400", "x"])
 def test_what_is_no_quantity_is_counted_and_left_out(wrong: str, tmp_path: Path) -> None:
+    """Such lines are among those that were not understood, and give no time."""
     (tmp_path / "job.log").write_text(f"iter 1 took 10\niter 2 took {wrong}\niter 3 took 10\n")
     count = LogCount()
     expression = r"iter (?P<iteration>\d+) took (?P<took_s>\S+)"
