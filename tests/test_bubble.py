@@ -27,6 +27,8 @@ from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Event, Span, Timeline
 from rtk.viz.bubble import words_of_bubble
 
+from .profilers.kineto_steps import trace_zero_bubble
+
 EVEN = LayerCost(0.01, 0.01, 0.01)
 
 
@@ -284,23 +286,8 @@ def test_exposed_communication_of_a_gpu_is_told(tmp_path: Path) -> None:
 
 def test_a_real_trace_of_torch(tmp_path: Path) -> None:
     """Two stages of torch's own zero-bubble schedule in one process: one worker, whose parts add up."""
-    import torch
-    from torch import nn
-    from torch.distributed.pipelining import PipelineStage
-    from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
-
-    distributed: Any = torch.distributed
-    path, cpu = tmp_path / "trace.json.gz", torch.device("cpu")
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        stages: list[Any] = [PipelineStage(nn.Linear(64, 64), stage, 2, cpu) for stage in (0, 1)]
-        schedule = ScheduleInterleavedZeroBubble(stages, 4, loss_fn=nn.functional.mse_loss)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            for _ in range(3):
-                schedule.step(torch.randn(8, 64), target=torch.randn(8, 64), losses=[])
-        profiler.export_chrome_trace(str(path))
-    finally:
-        distributed.destroy_process_group()
+    path = tmp_path / "trace.json.gz"
+    trace_zero_bubble(path, 64, 4, 3)
     report = rtk.bubble(str(path))
     assert (report.iterations, report.microbatches, report.virtual_stages, report.clock) == (2, 4, 2, "cpu")
     (stage,) = report.stages

@@ -1,4 +1,4 @@
-"""Traces of a GPU's training steps as torch's profiler writes them, made up kernel by kernel."""
+"""Traces of training steps as torch's profiler writes them: a GPU's, made up kernel by kernel, and real ones of a CPU."""
 
 import json
 from collections.abc import Sequence
@@ -88,3 +88,25 @@ def _event(name: str, thread: int, start_us: float, lasts_us: float, category: s
         "dur": lasts_us,
         "args": told,
     }
+
+
+def trace_zero_bubble(path: Path, width: int, microbatches: int, iterations: int) -> None:
+    """Write a real trace of torch's own zero-bubble schedule, two stages in one process, micro-batches of two rows."""
+    import torch
+    from torch import nn
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
+
+    distributed: Any = torch.distributed  # torch's stubs do not export all of it
+    cpu = torch.device("cpu")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        stages: list[Any] = [PipelineStage(nn.Linear(width, width), stage, 2, cpu) for stage in (0, 1)]
+        schedule = ScheduleInterleavedZeroBubble(stages, microbatches, loss_fn=nn.functional.mse_loss)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            for _ in range(iterations):
+                rows = 2 * microbatches
+                schedule.step(torch.randn(rows, width), target=torch.randn(rows, width), losses=[])
+        profiler.export_chrome_trace(str(path))
+    finally:
+        distributed.destroy_process_group()

@@ -12,6 +12,8 @@ from rtk.profilers.annotations import read_annotations
 from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.timeline import Timeline
 
+from .kineto_steps import trace_zero_bubble
+
 Event = dict[str, Any]
 CPU, GPU = 100, 0  # processes of a trace
 
@@ -200,23 +202,8 @@ def test_traces_without_a_pipeline_are_refused(tmp_path: Path) -> None:
 
 def test_torch_writes_what_is_read(tmp_path: Path) -> None:
     """A real trace of torch's pipelining, two stages in one process: its first stage has a B, the other I and W."""
-    import torch
-    from torch import nn
-    from torch.distributed.pipelining import PipelineStage
-    from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
-
-    distributed: Any = torch.distributed  # torch's stubs do not export all of it
-    path, cpu = tmp_path / "trace.json", torch.device("cpu")
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        stages: list[Any] = [PipelineStage(nn.Linear(8, 8), stage, 2, cpu) for stage in (0, 1)]
-        schedule = ScheduleInterleavedZeroBubble(stages, 2, loss_fn=nn.functional.mse_loss)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            for _ in range(2):
-                schedule.step(torch.randn(4, 8), target=torch.randn(4, 8), losses=[])
-        profiler.export_chrome_trace(str(path))
-    finally:
-        distributed.destroy_process_group()
+    path = tmp_path / "trace.json"
+    trace_zero_bubble(path, 8, 2, 2)
     timeline = read_annotations([path])
     expected = {("0/0", kind) for kind in "FB"} | {("0/1", kind) for kind in "FIW"}
     assert set(durations_us(timeline)) == {(w, f"{kind}{j}", n) for w, kind in expected for j in (0, 1) for n in (0, 1)}

@@ -10,7 +10,7 @@ from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
 
-from .test_rules import check_states, inject, run, steps_of
+from .test_rules import check_states, live_through, run, steps_of
 from .toy_cluster import Rerouting, ToyCluster, ToyTraining, ToyWorker, copy_of, toy_plan
 
 LAST = 8
@@ -64,14 +64,7 @@ def test_all_go_back_to_the_last_checkpoint(
     training = ToyTraining(is_sharded=True)
     cluster = LossyCluster(job, rng, not_finite, regroups=regroups and not staggered, training=training)
     cluster.losses = losses
-    dead: list[str] = []
-    for fault in faults:
-        for _ in range(rng.randrange(150)):
-            cluster.step()
-        if cluster.finished is not None:
-            break
-        inject(cluster, fault, rng, dead)
-    run(cluster)
+    live_through(cluster, faults, rng)
     assert cluster.finished is not None
     if cluster.finished.exit_code == 0:
         check_states(cluster, LAST)

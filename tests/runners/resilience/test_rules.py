@@ -137,14 +137,7 @@ def test_no_committed_iteration_is_lost_and_nothing_hangs(
     plan = toy_plan(stages, dp, 2, staggered and not regroups, splits, ranks)
     job = Job(plan, iterations=8, checkpoint="ckpt" if checkpoint else None, checkpoint_every=3)
     cluster = ToyCluster(job, rng, not_finite, regroups=regroups, networks=networks, training=training)
-    dead: list[str] = []
-    for fault in faults:
-        for _ in range(rng.randrange(150)):
-            cluster.step()
-        if cluster.finished is not None:
-            break
-        inject(cluster, fault, rng, dead)
-    run(cluster)
+    live_through(cluster, faults, rng)
     assert cluster.finished is not None
     if cluster.finished.exit_code == 0:
         check_states(cluster, 8)
@@ -210,6 +203,18 @@ def test_terms_are_the_same_to_the_last_bit_whoever_told_what(
     found, loss = terms([[0, 1], [2], [3], []])
     assert found.norm == pytest.approx(sum(squares) ** 0.5 / found.count)
     assert loss == pytest.approx(sum(total for total, _ in losses) / found.count, abs=1e-6)
+
+
+def live_through(cluster: ToyCluster, faults: list[str], rng: random.Random) -> None:
+    """Go on until the end, while these things happen in this order, some steps after each other."""
+    dead: list[str] = []
+    for fault in faults:
+        for _ in range(rng.randrange(150)):
+            cluster.step()
+        if cluster.finished is not None:
+            break
+        inject(cluster, fault, rng, dead)
+    run(cluster)
 
 
 def inject(cluster: ToyCluster, fault: str, rng: random.Random, dead: list[str]) -> None:
