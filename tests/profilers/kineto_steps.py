@@ -1,4 +1,4 @@
-"""Traces of training steps as torch's profiler writes them: a GPU's, made up kernel by kernel, and real ones of a CPU."""
+"""Traces of training steps as torch's profiler writes them: a GPU's, made up by kernels, and real ones of a CPU."""
 
 import json
 from collections.abc import Sequence
