@@ -4,13 +4,14 @@ A stretch of time between two happenings belongs to what ends it: before a line 
 before a loaded checkpoint there was loading, and before an error somebody had yet to notice it.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from statistics import median
 
 from ...schemas.errors import InvalidInputError
 from ...schemas.ledger import AttemptEnd, LedgerClass
-from .clock import COARSE_US, LATE_US, US, JobClock, us_of
+from .clock import COARSE_US, LATE_US, US, JobClock, coarseness_us, us_of
 from .happenings import Happening
 from .history import DoneRow, JobHistory, Loss
 
@@ -21,6 +22,9 @@ FAR = 20  # log intervals: no rank is so late
 MOST_CROSSINGS = 5  # between two rows of iterations, and there are two jobs
 CLOSE = 200  # lines of iterations, among which there are so many
 FIRST_INTERVAL = 100  # an attempt that loads nothing, and begins with a line of these, has begun at iteration 0
+MOST_SHARES = 15  # lines, of which it is known what their timers leave out
+FEWEST_SHARES = 3  # of them are needed to tell what is usual
+USUAL_SHARE = 0.1  # more is a pause, however often it comes
 NO_WORD = "no word of an error: the log stops, and the job begins again"
 
 
@@ -49,7 +53,7 @@ class AttemptEntry:
         came_up: whether it came further than its first process.
         is_dated: whether a line of it had a clock.
         is_undated: nothing that broke, or noticed, has had a clock so far.
-        alarm_us: time since the failure by class, in case that it was none.
+        alarm_us: time since the failure, or up to the end, by class, in case that it was none.
     """
 
     begins: Happening
@@ -86,6 +90,8 @@ class Book:
         history: iterations.
         clock: of the job.
         saves: how long each checkpoint took, and the time from the one before of the same attempt.
+        evaluations: how many there were.
+        unmeasured: of these, how many did not say how long they took.
         alarms: lines that spoke of errors after which training went on as before.
         missing: iterations that no line tells of.
         others: places where another job seems to begin.
@@ -97,12 +103,17 @@ class Book:
         self.clock = JobClock()
         self.saves_us: list[int] = []
         self.between_saves_us: list[int] = []
+        self.evaluations = self.unmeasured = 0
         self.alarms: list[Happening] = []
         self.missing = 0
         self.others: list[Happening] = []
         self._state = JobState.NOTHING
         self._open_us = 0  # time of the attempt that has no class yet: the next happening gives it one
-        self._claimed_us = 0  # of that, what a checkpoint without a clock has taken
+        self._left_us = 0  # of that, what the line before left to the next one
+        self._claimed_us = 0  # what checkpoints without a clock have taken since the last line with one
+        self._evaluated_us = 0  # and evaluations
+        self._evaluates = False  # whether there was one since the last iteration that did not say how long it took
+        self._left_out: deque[float] = deque(maxlen=MOST_SHARES)  # what timers left out, over what they tell
         self._paused_us = 0  # time since the last iteration that has its class, and may be part of what it says it took
         self._interval = 0  # iterations from line to line
         self._fastest_us = 0.0
@@ -114,6 +125,7 @@ class Book:
         self._lines = 0  # of iterations
         self._crossings: list[int] = []  # at which of them
         self._saved_us: int | None = None
+        self._evaluated: int | None = None  # the iteration after which the model was evaluated last
 
     @property
     def _now(self) -> AttemptEntry:
@@ -131,8 +143,8 @@ class Book:
             self._note_sign(happening)
         elif kind in _BEGINNINGS:
             self._take_beginning(happening)
-        elif kind == "save":
-            self._take_save(happening)
+        elif kind in ("save", "evaluation"):
+            self._take_pause(happening)
         else:
             self._take_end(happening)
 
@@ -144,9 +156,9 @@ class Book:
             self._take_iteration(happening)
         tail_us = max((self._sign_us or 0) - self.clock.elapsed_us, 0)
         self.clock.elapsed_us += tail_us
-        self._give(
-            "restart" if self._state in (JobState.BROKEN, JobState.ENDED) else "unknown", tail_us + self._open_us
-        )
+        tail_us += self._open_us
+        tail_us -= self._spend_claims(tail_us)
+        self._give("restart" if self._state in (JobState.BROKEN, JobState.ENDED) else "unknown", tail_us)
         self._close(self.clock.elapsed_us)
 
     # --- what begins -------------------------------------------------------------------------------------------------
@@ -201,8 +213,10 @@ class Book:
         entry, anew = self._now, happening.kind == "start"
         alive_us = min(max((self._sign_us or 0) - (self.clock.elapsed_us - passed_us), 0), passed_us)
         if self._state is JobState.RUNNING:
-            self._give("detection", alive_us + self._open_us)
-            self._give("idle" if anew else "restart", passed_us - alive_us)
+            told_us = self._spend_claims(self._open_us + passed_us)
+            detection_us = max(self._open_us + alive_us - told_us, 0)
+            self._give("detection", detection_us)
+            self._give("idle" if anew else "restart", self._open_us + passed_us - told_us - detection_us)
             entry.ended = "silent"
         elif self._state is JobState.STARTING:
             self._give("restart", passed_us)
@@ -223,8 +237,9 @@ class Book:
         entry.is_dated = happening.time_s is not None or happening.kind != "start"
         self.attempts.append(entry)
         self._state = JobState.STARTING
-        self._open_us = self._claimed_us = 0
-        self._sign_us = self._saved_us = None
+        self._open_us = self._claimed_us = self._evaluated_us = 0
+        self._evaluates = False
+        self._sign_us = self._saved_us = self._evaluated = None
         self._behind.clear()
         self._leapt.clear()
         self._give(name, own_us)
@@ -251,6 +266,10 @@ class Book:
                 self._note_crossing(happening)
         if self._state is JobState.STARTING:
             self._take_first(happening, number)
+        elif self._state is JobState.ENDED and self._began_before_now(happening):
+            self._call_off()  # the scheduler's clock, or one of whole seconds, was ahead
+            self._take_next(happening, number)
+            self._state, entry.ended = JobState.ENDED, "clean"
         elif self._state is JobState.ENDED:
             self._reopen(happening, number)
         else:
@@ -277,17 +296,26 @@ class Book:
             happening, expected_us, counts_alone=True, least_us=max(least_us - self._paused_us, 0)
         )
         whole_us = self._open_us + passed_us
-        saved_us = min(self._claimed_us, whole_us)
-        surplus_us = whole_us - saved_us - expected_us
-        if surplus_us > COARSE_US and expected_us:
+        whole_us -= self._spend_claims(whole_us)
+        surplus_us = whole_us - expected_us
+        if surplus_us > COARSE_US and expected_us and not self._evaluates:
             whole_us -= self.clock.put_forward(surplus_us, expected_us, happening)
-        work_us, pause_us, self._open_us = self._work_of(whole_us - saved_us, took_us)
-        self._claimed_us = self._paused_us = 0
+        work_us, pause_us, left_us = self._work_of(whole_us, took_us, coarseness_us(happening))
+        self._open_us = self._left_us = left_us
+        self._paused_us = 0
         self._fastest_us = min(self._fastest_us or work_us / steps, work_us / steps) or self._fastest_us
-        self._give("checkpoint", saved_us)
-        self._give("unknown", pause_us)
+        has_evaluated, self._evaluates = self._evaluates, False
+        if has_evaluated:
+            self.history.note_evaluation(pause_us)
+        else:
+            self._give("unknown", pause_us)
         self._interval = self._interval if leaps else steps
-        self._done(happening, number, steps, work_us)
+        self._done(happening, number, steps, work_us, is_mixed=has_evaluated and not pause_us)
+
+    def _began_before_now(self, happening: Happening) -> bool:
+        """Whether iterations took longer than what happened last is ago."""
+        told_us, took_us = self.clock.sign(happening), us_of((happening.took_s or 0.0) * happening.steps)
+        return told_us is not None and took_us > told_us - self.clock.elapsed_us
 
     def _leaps(self, happening: Happening, steps: int, least_us: int) -> bool:
         """Whether so many iterations cannot have been done since the last line.
@@ -299,26 +327,43 @@ class Book:
             return False
         return -LATE_US <= told_us - self.clock.elapsed_us < least_us // 2
 
-    def _work_of(self, passed_us: int, took_us: int | None) -> tuple[int, int, int]:
+    def _work_of(self, passed_us: int, took_us: int | None, coarse_us: int) -> tuple[int, int, int]:
         """Of time that has passed up to a line of iterations: theirs, a pause's, and what is left to the next line.
 
-        Clocks of whole seconds are told from timers by what is left: it comes back within some lines. What a timer
-        leaves out again and again, such as the writing of the line itself, is part of the iteration; a pause is not.
+        Clocks of whole seconds are told from timers by what is left: it comes back within some lines.
 
         Args:
             passed_us: by the clock.
             took_us: by the timer; None: there is none.
+            coarse_us: how far the clock may be off.
         """
         surplus_us = 0 if took_us is None else passed_us - took_us
         if took_us is None or surplus_us < -COARSE_US:
             return passed_us, 0, 0
+        pause_us = self._pause_of(surplus_us - min(self._left_us, self._open_us), took_us, coarse_us)
         if surplus_us < 0:
             self.clock.elapsed_us -= surplus_us  # the line's clock is behind: those that follow make up for it
             return took_us, 0, 0
-        if surplus_us > COARSE_US + took_us // 10:
-            return took_us, surplus_us, 0
-        left_us = min(surplus_us, COARSE_US)
-        return passed_us - left_us, 0, left_us
+        left_us = min(surplus_us - pause_us, coarse_us)
+        return passed_us - pause_us - left_us, pause_us, left_us
+
+    def _pause_of(self, surplus_us: int, took_us: int, coarse_us: int) -> int:
+        """How much of what a timer leaves out is a pause: what is more than it usually leaves out.
+
+        What is left out again and again, such as the writing of the line itself, is part of the iteration.
+        """
+        share, pause_us = surplus_us / max(took_us, 1), 0
+        if surplus_us > coarse_us:
+            if len(self._left_out) < FEWEST_SHARES:
+                usual_us, most_us = 0, round(USUAL_SHARE * took_us)
+            else:
+                usual = median(self._left_out)
+                usual_us = max(round(usual * took_us), 0)
+                most_us = usual_us + 3 * round(took_us * median(abs(one - usual) for one in self._left_out))
+            pause_us = surplus_us - usual_us if surplus_us > most_us + coarse_us else 0
+        if share <= USUAL_SHARE:
+            self._left_out.append(share)
+        return pause_us
 
     def _take_first(self, happening: Happening, number: int) -> None:
         """The first iteration of an attempt: before it, it has loaded."""
@@ -398,7 +443,15 @@ class Book:
         took_us = (self._pace_us or 0.0) if happening.took_s is None else happening.took_s * US
         return round(took_us * happening.steps)
 
-    def _done(self, happening: Happening, number: int, steps: int, work_us: int, is_first: bool = False) -> None:
+    def _done(
+        self,
+        happening: Happening,
+        number: int,
+        steps: int,
+        work_us: int,
+        is_first: bool = False,
+        is_mixed: bool = False,
+    ) -> None:
         entry = self._now
         if happening.gpus is not None:
             entry.gpus = happening.gpus
@@ -418,6 +471,7 @@ class Book:
                 self.history.job,
                 is_first,
                 happening.skipped,
+                is_mixed=is_mixed,
             )
         )
 
@@ -504,38 +558,70 @@ class Book:
                 fix="give the logs of one job at a time",
             )
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
+    # --- checkpoints and evaluations ---------------------------------------------------------------------------------
 
-    def _take_save(self, happening: Happening) -> None:
-        took_us = us_of(happening.took_s or 0.0)
+    def _take_pause(self, happening: Happening) -> None:
+        """A checkpoint, or an evaluation: training has stood still for it."""
+        is_save, took_us = happening.kind == "save", us_of(happening.took_s or 0.0)
+        name: LedgerClass = "checkpoint" if is_save else "load"
         if not self.attempts:
-            self._begin(happening, self.clock.advance(happening, took_us, counts_alone=False), "checkpoint")
-            return
+            self._begin(happening, self.clock.advance(happening, took_us, counts_alone=False), name)
+        elif self._state is not JobState.RUNNING:
+            passed_us = self.clock.advance(happening, took_us, counts_alone=not is_save)
+            own_us = min(took_us, passed_us)
+            if is_save or self._now.last is None:
+                self._give(name, own_us)
+            else:  # the last one, when training is done
+                self._count_evaluation(happening)
+                self.history.note_evaluation(own_us)
+            self._give("load" if self._state is JobState.STARTING else "restart", passed_us - own_us)
+        elif happening.time_s is not None:
+            self._pause(happening, took_us)
+        elif is_save:
+            self._claimed_us += took_us if self._count_save(happening, took_us) else 0
+        else:
+            self._count_evaluation(happening)
+            self._evaluated_us += took_us
+            self._evaluates = self._evaluates or happening.took_s is None
+
+    def _pause(self, happening: Happening, took_us: int) -> None:
+        """A pause within training whose end has a clock; iterations before it may not have been told yet."""
         entry = self._now
-        if self._state is JobState.RUNNING and happening.time_s is None:
-            self._claimed_us += took_us
-            self._count_save(happening, took_us)
-            return
         passed_us = self.clock.advance(happening, took_us, counts_alone=False)
-        if self._state is not JobState.RUNNING:
-            self._give("checkpoint", min(took_us, passed_us))
-            self._give("load" if self._state is JobState.STARTING else "restart", passed_us - min(took_us, passed_us))
-            return
         whole_us = self._open_us + passed_us
         further = max((happening.iteration or 0) - (entry.last or 0), 0)
         pace_us = round((self._pace_us or 0.0) * further)
-        saved_us = min(took_us, passed_us) if happening.took_s is not None else max(passed_us - pace_us, 0)
+        spent_us = min(took_us, passed_us) if happening.took_s is not None else max(passed_us - pace_us, 0)
         if further and further <= FAR * max(self._interval, 1) and happening.iteration is not None:
             self._open_us = 0
-            self._done(happening, happening.iteration, further, whole_us - saved_us)
+            self._done(happening, happening.iteration, further, whole_us - spent_us)
         else:
-            self._open_us = whole_us - saved_us
+            self._open_us = whole_us - spent_us
         self._paused_us += whole_us
-        if self._count_save(happening, saved_us):
-            self._give("checkpoint", saved_us)
+        if happening.kind == "evaluation":
+            self._count_evaluation(happening)
+            self.history.note_evaluation(spent_us)
+        elif self._count_save(happening, spent_us):
+            self._give("checkpoint", spent_us)
         else:
-            self._open_us += saved_us
+            self._open_us += spent_us
         entry.progress_us = entry.end_us = self.clock.elapsed_us
+
+    def _spend_claims(self, within_us: int) -> int:
+        """Give checkpoints and evaluations without a clock their time; how much of so much that is."""
+        saved_us = min(self._claimed_us, within_us)
+        evaluated_us = min(self._evaluated_us, within_us - saved_us)
+        self._claimed_us = self._evaluated_us = 0
+        self._give("checkpoint", saved_us)
+        self.history.note_evaluation(evaluated_us)
+        return saved_us + evaluated_us
+
+    def _count_evaluation(self, happening: Happening) -> None:
+        """Once for an iteration, however many sets the model is evaluated with."""
+        if happening.iteration is None or happening.iteration != self._evaluated:
+            self.evaluations += 1
+            self.unmeasured += happening.took_s is None and happening.time_s is None
+        self._evaluated = happening.iteration
 
     def _count_save(self, happening: Happening, took_us: int) -> bool:
         """Whether it is a checkpoint that no other rank has told of."""
@@ -562,9 +648,11 @@ class Book:
         entry = self._now
         entry.end_us = self.clock.elapsed_us
         passed_us = self._of_its_own(passed_us + self._open_us, 0, happening)
-        self._open_us = self._claimed_us = 0
+        passed_us -= self._spend_claims(passed_us)
+        self._open_us = 0
         if happening.kind == "end":
             self._give("restart", passed_us)
+            entry.alarm_us["restart"] += passed_us
             if self._state is not JobState.BROKEN:
                 entry.ended = "clean"
             self._state = JobState.ENDED if self._state is not JobState.BROKEN else JobState.BROKEN

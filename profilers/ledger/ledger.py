@@ -90,6 +90,7 @@ class _Settlement:
         self._us = [Counter(entry.us) for entry in book.attempts]
         self._steps: Counter[int] = Counter()
         self._took_us: Counter[int] = Counter()
+        self._evaluated_gpu_us = 0
         self._redone_us: Counter[int] = Counter()  # by the attempt that went back
         self._redone_gpu_us: Counter[int] = Counter()
         self._settle()
@@ -112,6 +113,8 @@ class _Settlement:
             attempts=attempts,
             failures=tuple(self._failures()),
             slow_phases=tuple(self._slow_phases()),
+            evaluations=book.evaluations,
+            evaluation_gpu_s=self._evaluated_gpu_us / US,
             saves=Saves(len(book.saves_us), _mean_s(book.saves_us), _mean_s(book.between_saves_us)),
             lines=LineCount(count.lines, count.telling, count.garbled, dict(count.formats)),
             warnings=(*self._warnings(), *count.words()),
@@ -140,7 +143,7 @@ class _Settlement:
             for attempt, took_us in entry.loss.took_us.items():
                 self._us[attempt]["redone"] += took_us
                 self._note_redone(number, attempt, took_us)
-            for row in entry.loss.firsts:
+            for row in entry.loss.mixed:
                 self._note_redone(number, row.attempt, self._give(row, is_kept=False))
 
     def _note_redone(self, number: int, attempt: int, took_us: int) -> None:
@@ -149,27 +152,31 @@ class _Settlement:
         self._redone_gpu_us[number] += took_us * self._gpus[attempt]
 
     def _give(self, row: DoneRow, *, is_kept: bool) -> int:
-        """Give the time of some iterations its classes; what they took, without what was starting."""
+        """Give the time of some iterations its classes; what they and evaluations took, without what was starting."""
         own, usual_us = self._us[row.attempt], self._healthy_us[row.attempt]
         expected_us = row.took_us if usual_us is None else round(usual_us * row.steps)
         within = STARTED_WITHIN if row.is_first else WITHIN
         beyond_us = row.took_us - expected_us if row.took_us > within * expected_us else 0
         took_us = row.took_us - beyond_us
-        if row.is_first:
-            own["load"] += beyond_us
-            beyond_us = 0
+        evaluated_us = row.evaluated_us
+        if row.is_mixed:
+            evaluated_us, beyond_us = evaluated_us + beyond_us, 0
+        elif row.is_first:
+            own["load"], beyond_us = own["load"] + beyond_us, 0
         self._steps[row.attempt] += row.steps
         self._took_us[row.attempt] += took_us + beyond_us
-        own["useful" if is_kept else "redone"] += took_us
+        self._evaluated_gpu_us += evaluated_us * self._gpus[row.attempt] if is_kept else 0
+        own["useful" if is_kept else "redone"] += took_us + evaluated_us
         own["slow"] += beyond_us
-        return took_us
+        return took_us + evaluated_us
 
     def _slow_phases(self) -> Iterable[SlowPhase]:
         """Rows in a row that are slow; the first of an attempt is starting, and says nothing."""
         phase: list[DoneRow] = []
         for row in (*self._book.history.rows, None):
             usual_us = None if row is None else self._healthy_us[row.attempt]
-            if row is not None and usual_us and not row.is_first and row.took_us > WITHIN * usual_us * row.steps:
+            is_whole = row is not None and not (row.is_first or row.is_mixed)
+            if row is not None and usual_us and is_whole and row.took_us > WITHIN * usual_us * row.steps:
                 phase.append(row)
                 continue
             if len(phase) >= SLOW_ROWS:
@@ -253,6 +260,11 @@ class _Settlement:
             yield (
                 f"{place.where}: another job seems to begin, at iteration {place.iteration} after a clean end; nothing "
                 "of the one before counts as lost. Give the logs of one job at a time"
+            )
+        if book.unmeasured:
+            yield (
+                f"{counted(book.unmeasured, 'evaluation')} did not say how long they took: what iterations' timers leave "
+                "out there, or else what these iterations took beyond the healthy time, counts as theirs"
             )
         if book.missing:
             yield f"{counted(book.missing, 'iteration')} that the job has done are not in these logs"

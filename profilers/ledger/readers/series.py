@@ -136,8 +136,8 @@ class LightningCsv(HappeningReader):
         time_s = unix_time(stamp.encode(), self.clock) if stamp else None
         took_s, steps = _took_s(row), self._progress.steps(number, None)
         head, self._head = self._head, None
-        if head is not None:
-            yield Happening("start", time_s - (took_s or 0.0) if time_s is not None else None, head)
+        if head is not None:  # how many iterations its first row stands for is known only with those before it
+            yield Happening("start", None, head)
         yield Happening("iteration", time_s, around.place, took_s, number, steps=steps)
 
     def finish(self) -> Iterator[Happening]:

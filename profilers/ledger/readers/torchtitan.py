@@ -17,8 +17,11 @@ from ..stamps import LineClock
 from .reader import MOST_CAUSE, MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
+# Before 0.3.0: `Finished saving the checkpoint (or staging if async is enabled)in 5.53 seconds.`
 _FINISHED = re.compile(
-    rb"(?:Finished (saving|staging|loading) the|Last step) checkpoint (?:completed )?in " + NUMBER + rb"\s?s"
+    rb"(?:Finished (saving|staging|loading) the|Last step) checkpoint(?: completed| \(or staging[^)]{0,40}\))? ?in "
+    + NUMBER
+    + rb"\s?s"
 )
 _MESH = re.compile(rb"Building device mesh with parallelism: (.*)")
 _DEGREE = re.compile(rb"(\w+)=(\d{1,9})")  # experts are dealt within the others
