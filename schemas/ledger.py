@@ -14,8 +14,8 @@ LedgerClass = Literal["useful", "slow", "redone", "checkpoint", "detection", "re
 CLASSES: dict[LedgerClass, str] = {
     "useful": "iterations that counted in the end, at the job's own healthy speed, and evaluations of the model",
     "slow": "what iterations that counted took beyond that: those that were over 10 % above the healthy time",
-    "redone": "iterations and evaluations lost when the job went back to a checkpoint: their first doing is what is lost, the doing "
-    "that the job kept is useful",
+    "redone": "iterations and evaluations lost when the job went back to a checkpoint: their first doing is what is "
+    "lost, the doing that the job kept is useful",
     "checkpoint": "training stood still while a checkpoint was saved",
     "detection": "from the last sign of progress to the first line that says that something is wrong; where a "
     "time-out or a watchdog speaks later than the first error, up to that",

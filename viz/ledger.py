@@ -65,6 +65,10 @@ def ledger_facts(ledger: GoodputLedger) -> list[str]:
     if saves.count and saves.pause_s is not None:
         every = "" if saves.every_s is None else f", one every {print_span(saves.every_s)}"
         facts.append(f"{counted(saves.count, 'checkpoint')}{every}, {print_span(saves.pause_s)} each")
+    if ledger.evaluations:
+        hours = f"{print_amount(ledger.evaluation_gpu_s / HOUR_S)} {ledger.unit}, counted as useful"
+        told = hours if ledger.evaluation_gpu_s else "the log does not tell how long they took"
+        facts.append(f"{counted(ledger.evaluations, 'evaluation')}: {told}")
     lines = ledger.lines
     formats = ", ".join(sorted({one for one in lines.formats.values() if one is not None}))
     facts.append(

@@ -350,17 +350,19 @@ class Book:
     def _pause_of(self, surplus_us: int, took_us: int, coarse_us: int) -> int:
         """How much of what a timer leaves out is a pause: what is more than it usually leaves out.
 
-        What is left out again and again, such as the writing of the line itself, is part of the iteration.
+        What is left out again and again, such as the writing of the line itself, is part of the iteration. Where an
+        evaluation has not said how long it took, all the rest is a pause.
         """
         share, pause_us = surplus_us / max(took_us, 1), 0
-        if surplus_us > coarse_us:
+        if surplus_us > coarse_us or (self._evaluates and surplus_us > 0):
             if len(self._left_out) < FEWEST_SHARES:
                 usual_us, most_us = 0, round(USUAL_SHARE * took_us)
             else:
                 usual = median(self._left_out)
                 usual_us = max(round(usual * took_us), 0)
                 most_us = usual_us + 3 * round(took_us * median(abs(one - usual) for one in self._left_out))
-            pause_us = surplus_us - usual_us if surplus_us > most_us + coarse_us else 0
+            is_pause = self._evaluates or surplus_us > most_us + coarse_us
+            pause_us = max(surplus_us - usual_us, 0) if is_pause else 0
         if share <= USUAL_SHARE:
             self._left_out.append(share)
         return pause_us

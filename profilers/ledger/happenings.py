@@ -27,11 +27,12 @@ class Happening:
         kind: "start": a process, or an attempt of the job, begins. "rendezvous": the group is formed. "init": model,
             optimizer or compilation are ready. "load": a checkpoint is loaded. "iteration": `steps` iterations are
             done, the last of them being `iteration`. "save": a checkpoint is saved. "evaluation": the model was
-            evaluated (validated). "failure": something broke. "detected": somebody noticed (a time-out fired, a watchdog, an agent). "end": a clean end.
+            evaluated (validated). "failure": something broke. "detected": somebody noticed (a time-out fired, a
+            watchdog, an agent). "end": a clean end.
         time_s: Unix time by the line's own clock: the end of what took `took_s`. None where the line has no clock.
         where: the line.
-        took_s: iteration (one, not all `steps`), save, evaluation, load, rendezvous, init: how long it took, where the line says
-            so. Detected: for how long it had been so.
+        took_s: iteration (one, not all `steps`), save, evaluation, load, rendezvous, init: how long it took, where
+            the line says so. Detected: for how long it had been so.
         iteration: the iteration that is done, or the last one that the checkpoint saved or loaded contains, or that was
             done before the evaluation; the first iteration is 1.
         gpus: world size, where said.

@@ -138,7 +138,10 @@ def joined(rows: Iterable[DoneRow], most: int) -> list[DoneRow]:
     for one in rows:
         before = found[-1] if found and not found[-1].is_first else None
         if before and before.attempt == one.attempt and before.steps + one.steps <= most:
-            before.evaluated_us, before.is_mixed = before.evaluated_us + one.evaluated_us, before.is_mixed or one.is_mixed
+            before.evaluated_us, before.is_mixed = (
+                before.evaluated_us + one.evaluated_us,
+                before.is_mixed or one.is_mixed,
+            )
             before.last, before.steps, before.end_us = one.last, before.steps + one.steps, one.end_us
             before.took_us, before.skipped = before.took_us + one.took_us, before.skipped + one.skipped
         else:

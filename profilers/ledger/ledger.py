@@ -117,7 +117,7 @@ class _Settlement:
             evaluation_gpu_s=self._evaluated_gpu_us / US,
             saves=Saves(len(book.saves_us), _mean_s(book.saves_us), _mean_s(book.between_saves_us)),
             lines=LineCount(count.lines, count.telling, count.garbled, dict(count.formats)),
-            warnings=(*self._warnings(), *count.words()),
+            warnings=(*self._warnings(), *self._unlike_attempts(), *count.words()),
             definitions={**DEFINITIONS, **{str(name): words for name, words in CLASSES.items()}},
         )
 
@@ -263,8 +263,8 @@ class _Settlement:
             )
         if book.unmeasured:
             yield (
-                f"{counted(book.unmeasured, 'evaluation')} did not say how long they took: what iterations' timers leave "
-                "out there, or else what these iterations took beyond the healthy time, counts as theirs"
+                f"{counted(book.unmeasured, 'evaluation')} did not say how long they took: what iterations' timers "
+                "leave out there, or else what these iterations took beyond the healthy time, counts as theirs"
             )
         if book.missing:
             yield f"{counted(book.missing, 'iteration')} that the job has done are not in these logs"
@@ -279,6 +279,10 @@ class _Settlement:
                 f"{counted(silent, 'attempt')} ended without a word: the time from the last line to the next start "
                 "counts as idle"
             )
+
+    def _unlike_attempts(self) -> Iterable[str]:
+        """Words on those that are so slow that another configuration may be the cause."""
+        book = self._book
         for number, entry in enumerate(book.attempts):
             sample, healthy = book.history.samples.get(number), self._healthy_us[number]
             if sample and healthy and len(sample.values) > 9 and min(sample.values) > UNLIKE * healthy:

@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -85,6 +86,27 @@ def test_megatron_of_2021_tells_size_setup_iterations_and_its_end() -> None:
     assert (count.lines, count.garbled) == (40, 0)
 
 
+def test_megatrons_evaluations_take_what_their_timer_says() -> None:
+    """It stands before the loss; iterations' timers, and clocks, agree with it."""
+    told = told_by("megatron-evaluates.log")
+    assert [(one.iteration, one.took_s) for one in told if one.kind == "evaluation"] == [(50, 3.27473), (100, 2.05252)]
+    found = ledger_of(told)
+    assert found.evaluation_gpu_s == pytest.approx(5.32725)
+    assert found.time.unknown_gpu_s < 0.5
+    untimed = [replace(one, took_s=None) if one.kind == "evaluation" else one for one in told]
+    assert ledger_of(untimed).evaluation_gpu_s == pytest.approx(5.3, abs=1.0)  # clocks of whole seconds
+
+
+@pytest.mark.parametrize(
+    "words", ["iteration 20 | lm loss value: 8.8", "the end of training for test data | lm loss: 1"]
+)
+def test_every_set_of_data_that_megatron_evaluates_is_one_evaluation(words: str, tmp_path: Path) -> None:
+    """Without timers nobody knows how long; other lines with losses are none."""
+    text = megatron(10) + megatron(20) + 2 * f" validation loss at {words}\n" + "the loss at the barrier\n"
+    (told,) = [one for one in told_in(tmp_path, text) if one.kind == "evaluation"]
+    assert (told.took_s, told.iteration) == (None, 20 if "20" in words else None)
+
+
 def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
     """The line of the pipeline engine belongs to the step before it."""
     told = told_by("deepspeed-2021.log", format_name="deepspeed")
@@ -139,6 +161,27 @@ def test_what_saves_take_is_not_part_of_torchtitans_iterations() -> None:
         assert text[last].took_s == pytest.approx(sum(pair) / 2, rel=0.05)
 
 
+@pytest.mark.parametrize("words", ["", " (or staging if async is enabled)", " (or staging if async is enabled) "])
+def test_torchtitans_of_any_year_tell_of_checkpoints(words: str, tmp_path: Path) -> None:
+    """0.2 wrote no blank before `in`."""
+    between = words or " "
+    head = "[rank0]:[titan] 2025-04-01 00:25:59,616 - root - INFO - "
+    told = told_in(
+        tmp_path,
+        f"{head}step:  1  loss:  6.2116  memory: 87.04GiB(93.48%)  tps: 500  tflops: 1.0  mfu: 1.0%\n"
+        f"{head}Finished saving the checkpoint{between}in 5.53 seconds.\n",
+    )
+    assert [(one.kind, one.iteration, one.took_s) for one in told if one.kind == "save"] == [("save", 1, 5.53)]
+
+
+def test_torchtitans_validations_are_evaluations(tmp_path: Path) -> None:
+    """Its line comes when they are over, and the next one's tokens a second are counted from there."""
+    line = "[titan] 2025-04-01 00:25:{:06.3f} - root - INFO - {}step: {:2}  loss:  6.2  memory: 1GiB(2%)  tps: {}\n"
+    text = line.format(0, "", 1, 5) + line.format(10, "", 11, 100) + line.format(25, "validate ", 11, 9)
+    found = ledger_of(told_in(tmp_path, (text + line.format(35, "", 21, 100)).replace(".", ",")), gpus=1)
+    assert (found.evaluations, found.evaluation_gpu_s, found.time.useful_gpu_s) == (1, 15.0, 35.0)
+
+
 def test_torchtitans_structured_log_tells_spans() -> None:
     """Set-up, ten steps, two saves, and the step that broke and is none."""
     told = told_by("torchtitan.jsonl")
@@ -157,6 +200,21 @@ def test_nemo_tells_global_steps_and_the_checkpoint_it_goes_on_from() -> None:
     assert told[-1].kind == "end"
     resumed = told_by("nemo-resumes.log")
     assert [(one.kind, one.iteration, one.steps) for one in resumed[:2]] == [("load", 5, 1), ("iteration", 7, 2)]
+
+
+def test_nemos_validations_are_evaluations(tmp_path: Path) -> None:
+    """However often their lines and bars are drawn; the check before training is none. Only bars say how long."""
+    line = "Training epoch 0, iteration {}/99 | lr: 0.001 | global_step: {} | train_step_timing in s: 1.2\n"
+    checks = "Sanity checking Validation: iteration 1/2\nSanity checking Validation: iteration 2/2\n"
+    lines = "".join(f"Validation: iteration {number}/8\n" for number in range(1, 9))
+    told = told_in(tmp_path, checks + line.format(9, 9) + lines + line.format(19, 19) + lines)
+    assert [(one.kind, one.iteration, one.took_s) for one in told] == [
+        ("iteration", 10, 1.2), ("evaluation", 10, None), ("iteration", 20, 1.2), ("evaluation", 20, None)
+    ]  # fmt: skip
+    bar = "Epoch 0:  10%|#  | 10/99 [00:12<01:48,  1.20s/it, v_num=, global_step=9.000, train_step_timing in s=1.200]"
+    bars = [f"Validation DataLoader 0: 50%|#  | {n}/8 [00:{2 * n:02d}<00:02,  0.50it/s]" for n in range(1, 9)]
+    told = told_in(tmp_path, "\r".join(["Sanity Checking DataLoader 0: 50%|# | 1/2 [00:01<00:01]", bar, *bars]) + "\n")
+    assert [(one.kind, one.iteration, one.took_s) for one in told] == [("iteration", 10, 1.2), ("evaluation", 10, 16.0)]
 
 
 def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
@@ -187,6 +245,17 @@ def test_lightnings_csv_tells_steps_and_times() -> None:
     assert told[0].kind == "start"
     assert iterations(told) == [2, 4, 6, 8, 10, 12]
     assert all(0.05 < (one.took_s or 0.0) < 0.07 for one in told if one.kind == "iteration")
+
+
+def test_lightnings_rows_of_validations_are_evaluations(tmp_path: Path) -> None:
+    """Such a row has a loss of the validation, and none of training."""
+    head = "step,epoch,timestamp,train_loss,val_loss\n"
+    text = head + "9,0,1000,2.0,\n19,0,1010,1.9,\n19,0,1014,,2.5\n29,0,1024,1.8,\n"
+    told = told_in(tmp_path, text, name="metrics.csv")
+    assert [(one.kind, one.iteration) for one in told[1:]] == [
+        ("iteration", 10), ("iteration", 20), ("evaluation", 20), ("iteration", 30)
+    ]  # fmt: skip
+    assert ledger_of(told, gpus=1).evaluation_gpu_s == 4.0
 
 
 def test_each_of_lightnings_versions_is_an_attempt(tmp_path: Path) -> None:
