@@ -53,7 +53,7 @@ def sentence(ledger: GoodputLedger) -> str:
 def ledger_facts(ledger: GoodputLedger) -> list[str]:
     """Lines beneath the title."""
     gpus = sorted({one.gpus for one in ledger.attempts if one.gpus is not None})
-    on = f" on {' or '.join(map(str, gpus))} GPUs" if gpus else ""
+    on = f" on {' or '.join(map(str, gpus))} GPU{'s' * (gpus != [1])}" if gpus else ""
     saves = ledger.saves
     kept = f", {ledger.iterations_skipped} of them without an update" if ledger.iterations_skipped else ""
     facts = [

@@ -50,7 +50,8 @@ class AttemptEntry:
         saved: the last iteration that a checkpoint of it has.
         is_off_beat: that checkpoint came earlier, or later, than it was due.
         teller: whose line its first iteration was.
-        came_up: whether it came further than its first process.
+        came_up: whether its model was built, or a checkpoint loaded.
+        formed_us: when its processes had formed their group.
         is_dated: whether a line of it had a clock.
         is_undated: nothing that broke, or noticed, has had a clock so far.
         alarm_us: time since the failure, or up to the end, by class, in case that it was none.
@@ -78,6 +79,7 @@ class AttemptEntry:
     is_off_beat: bool = False
     teller: tuple[str, ...] = ()
     came_up: bool = False
+    formed_us: int | None = None
     is_dated: bool = True
     alarm_us: Counter[LedgerClass] = field(default_factory=Counter)
 
@@ -95,6 +97,10 @@ class Book:
         alarms: lines that spoke of errors after which training went on as before.
         missing: iterations that no line tells of.
         others: places where another job seems to begin.
+        anew: places where an attempt begins at iteration 1 though the one before had not ended cleanly.
+        again: lines that tell of iterations told before, and name no rank.
+        dated: lines of iterations that have a clock.
+        pauses: between iterations without a word: how many, and the longest with the line after it.
     """
 
     def __init__(self) -> None:
@@ -107,6 +113,9 @@ class Book:
         self.alarms: list[Happening] = []
         self.missing = 0
         self.others: list[Happening] = []
+        self.anew: list[Happening] = []
+        self.lines = self.again = self.dated = self.pauses = 0
+        self.longest: tuple[int, Happening] | None = None
         self._state = JobState.NOTHING
         self._open_us = 0  # time of the attempt that has no class yet: the next happening gives it one
         self._left_us = 0  # of that, what the line before left to the next one
@@ -122,10 +131,10 @@ class Book:
         self._sign_us: int | None = None
         self._behind: list[Happening] = []
         self._leapt: list[Happening] = []
-        self._lines = 0  # of iterations
         self._crossings: list[int] = []  # at which of them
         self._saved_us: int | None = None
         self._evaluated: int | None = None  # the iteration after which the model was evaluated last
+        self._called_off: tuple[int, Happening] | None = None  # the attempt's last alarm, and when
 
     @property
     def _now(self) -> AttemptEntry:
@@ -170,7 +179,7 @@ class Book:
         own_us = us_of(happening.took_s or 0.0)
         passed_us = self.clock.advance(happening, own_us, counts_alone=False)
         name: LedgerClass = "load" if happening.kind in ("init", "load") else "restart"
-        if self._state is JobState.STARTING and not (happening.kind == "start" and self._now.came_up):
+        if self._state is JobState.STARTING and not self._starts_anew(happening):
             self._give(name, self._of_its_own(passed_us, own_us, happening))
         else:
             own_us = min(own_us, passed_us)
@@ -181,8 +190,21 @@ class Book:
             self._now.gpus = happening.gpus
         if happening.kind == "load" and happening.iteration is not None:
             self._now.resumes = happening.iteration
-        self._now.came_up = self._now.came_up or happening.kind != "start"
+        if happening.kind == "rendezvous":
+            self._now.formed_us = self.clock.elapsed_us
+        self._now.came_up = self._now.came_up or happening.kind in ("init", "load")
         self._now.end_us = self.clock.elapsed_us
+
+    def _starts_anew(self, happening: Happening) -> bool:
+        """Whether a process that starts while an attempt comes up is another attempt's.
+
+        Launchers start theirs before the group is formed, or just after it (nvidia-resiliency-ext), and the program
+        itself tells of its start later on.
+        """
+        entry, told_us = self._now, self.clock.sign(happening)
+        if happening.kind != "start" or entry.came_up:
+            return happening.kind == "start"
+        return entry.formed_us is not None and told_us is not None and told_us - entry.formed_us > LATE_US
 
     def _of_its_own(self, passed_us: int, own_us: int, happening: Happening) -> int:
         """How much of the time up to a line is the attempt's.
@@ -239,7 +261,7 @@ class Book:
         self._state = JobState.STARTING
         self._open_us = self._claimed_us = self._evaluated_us = 0
         self._evaluates = False
-        self._sign_us = self._saved_us = self._evaluated = None
+        self._sign_us = self._saved_us = self._evaluated = self._called_off = None
         self._behind.clear()
         self._leapt.clear()
         self._give(name, own_us)
@@ -250,7 +272,8 @@ class Book:
     # --- iterations --------------------------------------------------------------------------------------------------
 
     def _take_iteration(self, happening: Happening) -> None:
-        self._lines += 1
+        self.lines += 1
+        self.dated += happening.time_s is not None
         if not self.attempts:
             self._begin_in_midst(happening)
             return
@@ -307,8 +330,10 @@ class Book:
         has_evaluated, self._evaluates = self._evaluates, False
         if has_evaluated:
             self.history.note_evaluation(pause_us)
-        else:
+        elif pause_us:
             self._give("unknown", pause_us)
+            self.pauses += 1
+            self.longest = max(self.longest or (0, happening), (pause_us, happening), key=lambda one: one[0])
         self._interval = self._interval if leaps else steps
         self._done(happening, number, steps, work_us, is_mixed=has_evaluated and not pause_us)
 
@@ -371,6 +396,9 @@ class Book:
         """The first iteration of an attempt: before it, it has loaded."""
         entry = self._now
         steps = self._steps_of_first(happening, number)
+        if happening.took_s and entry.formed_us is not None and (told_us := self.clock.sign(happening)) is not None:
+            # More than there was time for since then was done before, and loaded without a word.
+            steps = max(min(steps, (told_us - entry.formed_us + COARSE_US) // max(us_of(happening.took_s), 1)), 1)
         took_us = None if happening.took_s is None else us_of(happening.took_s * steps)
         passed_us = self._open_us + self.clock.advance(happening, took_us or 0, counts_alone=True)
         passed_us, self._open_us = self._of_its_own(passed_us, took_us or 0, happening), 0
@@ -484,6 +512,8 @@ class Book:
         to = to if entry.resumes is None else entry.resumes
         if before is None or reached is None:
             return
+        if before.ended != "clean" and to <= 0 and entry.resumes is None and reached > 0:
+            self.anew.append(happening)
         if before.ended == "clean" and to <= 0 and entry.resumes is None:
             self.history.job += 1
             self.others.append(happening)
@@ -504,9 +534,10 @@ class Book:
     def _note_behind(self, happening: Happening) -> None:
         """A line of a rank that is late, or the job has gone back without a word."""
         number, told_us = happening.iteration or 0, self.clock.sign(happening)
-        if (happening.ranks and happening.ranks != self._now.teller and self._now.teller) or (
-            told_us is not None and told_us < self._now.progress_us
-        ):
+        if happening.ranks and happening.ranks != self._now.teller and self._now.teller:
+            return
+        if told_us is not None and told_us < self._now.progress_us:
+            self.again += not happening.ranks
             return
         if self._behind and number <= (self._behind[-1].iteration or 0):
             if number == self._behind[-1].iteration:
@@ -540,6 +571,7 @@ class Book:
         """A new iteration after old ones: a rank was late, or there are two jobs."""
         behind = self._behind[0]
         old, new = behind.iteration or 0, happening.iteration or 0
+        self.again += sum(not one.ranks for one in self._behind)
         self._behind.clear()
         # A reader that has both jobs' lines takes the way between them for an interval.
         steps = min(happening.steps, new - (self._now.last or 0))
@@ -552,7 +584,7 @@ class Book:
         Raises:
             InvalidInputError: it happens again and again.
         """
-        self._crossings = [line for line in self._crossings if self._lines - line < CLOSE] + [self._lines]
+        self._crossings = [line for line in self._crossings if self.lines - line < CLOSE] + [self.lines]
         if len(self._crossings) >= MOST_CROSSINGS:
             raise InvalidInputError(
                 f"two jobs are in one log: iterations {one.iteration} and {other.iteration} are told in turns",
@@ -672,16 +704,29 @@ class Book:
         if name == "detection" or entry.noticed_us is None:
             entry.noticed_us = self.clock.elapsed_us
         entry.is_undated = happening.time_s is None and (entry.failure is None or entry.is_undated)
-        if entry.failure is None or (happening.cause and (entry.failure.cause or _FOLLOWS).startswith(_FOLLOWS)):
+        if entry.failure is None:
+            entry.failure = self._alarm_before(happening) or happening
+        elif happening.cause and (entry.failure.cause or _FOLLOWS).startswith(_FOLLOWS):
             entry.failure = happening
         entry.ended = "failed"
         self._state = JobState.BROKEN
+
+    def _alarm_before(self, happening: Happening) -> Happening | None:
+        """The error of which a launcher tells only now that it ended a process: others had gone on for a moment."""
+        if self._called_off is None or not (happening.cause or "").startswith(_OF_LAUNCHERS):
+            return None
+        (since_us, alarm), self._called_off = self._called_off, None
+        if self.clock.elapsed_us - since_us > LATE_US:
+            return None
+        self.alarms.remove(alarm)
+        return alarm
 
     def _call_off(self) -> None:
         """Training goes on after an error: it was none of the job's."""
         entry = self._now
         if entry.failure is not None:
             self.alarms.append(entry.failure)
+            self._called_off = self.clock.elapsed_us, entry.failure
         for name, us in entry.alarm_us.items():
             entry.us[name] -= us
             self._open_us += us
@@ -701,5 +746,6 @@ class Book:
             self._now.starting_us += us
 
 
+_OF_LAUNCHERS = ("exit code", "SIG", "the agent")  # causes that say how a process ended, and not why
 _FOLLOWS = "SIGTERM"  # what ends the others when one has failed: the cause is what else is said
 _BEGINNINGS = frozenset({"start", "rendezvous", "init", "load"})

@@ -30,6 +30,7 @@ from ...schemas.ledger import (
 )
 from ...schemas.text import counted
 from .book import NO_WORD, AttemptEntry, Book
+from .cautions import words_on_attempts, words_on_clocks, words_on_gaps, words_on_gpus, words_on_jobs
 from .clock import US, believable
 from .happenings import Happening
 from .history import WITHIN, DoneRow, healthy_us
@@ -37,7 +38,6 @@ from .log_count import LogCount
 
 SLOW_ROWS = 3  # in a row are a phase, as for rtk detect
 STARTED_WITHIN = 1.02  # of the healthy time: first iterations that took longer have compiled, or warmed up
-UNLIKE = 1.25  # an attempt all of whose iterations are so much slower: another configuration, perhaps
 
 
 def ledger_of(
@@ -117,7 +117,14 @@ class _Settlement:
             evaluation_gpu_s=self._evaluated_gpu_us / US,
             saves=Saves(len(book.saves_us), _mean_s(book.saves_us), _mean_s(book.between_saves_us)),
             lines=LineCount(count.lines, count.telling, count.garbled, dict(count.formats)),
-            warnings=(*self._warnings(), *self._unlike_attempts(), *count.words()),
+            warnings=(
+                *words_on_clocks(book),
+                *words_on_gpus(self._said),
+                *words_on_jobs(book),
+                *words_on_gaps(book, sum(own["unknown"] for own in self._us)),
+                *words_on_attempts(book, self._healthy_us),
+                *count.words(),
+            ),
             definitions={**DEFINITIONS, **{str(name): words for name, words in CLASSES.items()}},
         )
 
@@ -243,53 +250,6 @@ class _Settlement:
         if attempts[number].last is None:
             return None
         return next((n for n in range(number + 1, len(attempts)) if attempts[n].last is not None), None)
-
-    def _warnings(self) -> Iterable[str]:
-        book = self._book
-        if not any(self._said):
-            yield "nobody says how many GPUs there are: hours are the job's, as of one GPU; --gpus says it"
-        if book.clock.begin_s is None:
-            yield "no line has a clock: what iterations say that they took is counted, and no time between attempts"
-        if book.clock.changes:
-            first = book.clock.changes[0]
-            yield (
-                f"the clock was put back or forward {counted(len(book.clock.changes), 'time')}, first at {first}: "
-                "time was counted on as if it had not been"
-            )
-        for place in book.others:
-            yield (
-                f"{place.where}: another job seems to begin, at iteration {place.iteration} after a clean end; nothing "
-                "of the one before counts as lost. Give the logs of one job at a time"
-            )
-        if book.unmeasured:
-            yield (
-                f"{counted(book.unmeasured, 'evaluation')} did not say how long they took: what iterations' timers "
-                "leave out there, or else what these iterations took beyond the healthy time, counts as theirs"
-            )
-        if book.missing:
-            yield f"{counted(book.missing, 'iteration')} that the job has done are not in these logs"
-        if book.alarms:
-            yield (
-                f"{counted(len(book.alarms), 'error')} did not stop training, and no failure is made of them; the "
-                f"first at {book.alarms[0].where}"
-            )
-        silent = sum(one.ended == "silent" for one in book.attempts)
-        if silent:
-            yield (
-                f"{counted(silent, 'attempt')} ended without a word: the time from the last line to the next start "
-                "counts as idle"
-            )
-
-    def _unlike_attempts(self) -> Iterable[str]:
-        """Words on those that are so slow that another configuration may be the cause."""
-        book = self._book
-        for number, entry in enumerate(book.attempts):
-            sample, healthy = book.history.samples.get(number), self._healthy_us[number]
-            if sample and healthy and len(sample.values) > 9 and min(sample.values) > UNLIKE * healthy:
-                yield (
-                    f"attempt {number + 1} ({entry.begins.where}) is slow from its first iteration to its last: if its "
-                    "batch or model is another one, that is not slowness"
-                )
 
 
 def _filled(said: Sequence[int | None]) -> list[int]:
