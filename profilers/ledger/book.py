@@ -5,6 +5,7 @@ before a loaded checkpoint there was loading, and before an error somebody had y
 """
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from statistics import median
@@ -144,7 +145,10 @@ class Book:
         """The next thing that has happened."""
         kind = happening.kind
         if kind == "iteration":
-            self._take_iteration(happening)
+            if happening.each_s:
+                self._take_run(happening)
+            else:
+                self._take_iteration(happening)
             return
         if happening.gpus is not None and self.attempts and kind not in _BEGINNINGS:
             self._now.gpus = happening.gpus
@@ -298,6 +302,38 @@ class Book:
         else:
             self._take_next(happening, number)
 
+    def _take_run(self, run: Happening) -> None:
+        """Iterations of which a line tells one by one, without a clock."""
+        for place, one in enumerate(run.singles(), start=1):
+            self._take_iteration(one)
+            if self._is_steady and self._now.last == one.iteration:
+                self._take_steady(run, run.each_s[place:])
+                return
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether nothing waits for the next iteration: it takes what it says, if it has no clock."""
+        open_us = self._open_us + self._claimed_us + self._evaluated_us + self._paused_us
+        is_waiting = self._evaluates or self._behind or self._leapt
+        return self._state is JobState.RUNNING and not open_us and not is_waiting
+
+    def _take_steady(self, run: Happening, each_s: Sequence[float]) -> None:
+        """The last iterations of a run, as `_take_next` would one by one."""
+        if not each_s:
+            return
+        entry, works_us = self._now, [us_of(took_s) for took_s in each_s]
+        attempt, job, elapsed_us = len(self.attempts) - 1, self.history.job, self.clock.elapsed_us
+        for number, work_us in enumerate(works_us, start=(entry.last or 0) + 1):
+            elapsed_us += work_us
+            self.history.note(DoneRow(attempt, number, 1, work_us, elapsed_us, job, False, run.skipped))
+        self._lines += len(each_s)
+        self._left_us = 0
+        self._left_out.extend([0.0] * min(len(each_s), MOST_SHARES))
+        self._fastest_us = min(filter(None, (self._fastest_us, *works_us)), default=0.0)
+        self._pace_us, self._interval = works_us[-1], 1
+        self.clock.elapsed_us = entry.progress_us = entry.end_us = elapsed_us
+        entry.last = number
+
     def _take_next(self, happening: Happening, number: int) -> None:
         """An iteration after others of the same attempt."""
         entry = self._now
@@ -319,7 +355,8 @@ class Book:
             happening, expected_us, counts_alone=True, least_us=max(least_us - self._paused_us, 0)
         )
         whole_us = self._open_us + passed_us
-        whole_us -= self._spend_claims(whole_us)
+        if self._claimed_us or self._evaluated_us:
+            whole_us -= self._spend_claims(whole_us)
         surplus_us = whole_us - expected_us
         if surplus_us > COARSE_US and expected_us and not self._evaluates:
             whole_us -= self.clock.put_forward(surplus_us, expected_us, happening)
@@ -347,8 +384,7 @@ class Book:
 
         Their number was garbled, or is another job's; or, where it comes again and again, nobody has told of a jump.
         """
-        told_us = self.clock.sign(happening)
-        if told_us is None or steps <= FAR * max(self._interval, 1):
+        if steps <= FAR * max(self._interval, 1) or (told_us := self.clock.sign(happening)) is None:
             return False
         return -LATE_US <= told_us - self.clock.elapsed_us < least_us // 2
 
@@ -487,23 +523,12 @@ class Book:
             entry.gpus = happening.gpus
         if entry.last is None:
             entry.teller = happening.ranks
-        entry.last, entry.progress_us = number, self.clock.elapsed_us
-        entry.end_us = self.clock.elapsed_us
+        elapsed_us, attempt, job = self.clock.elapsed_us, len(self.attempts) - 1, self.history.job
+        entry.last, entry.progress_us, entry.end_us = number, elapsed_us, elapsed_us
         self._state = JobState.RUNNING
         self._pace_us = work_us / steps if not is_first or self._pace_us is None else self._pace_us
-        self.history.note(
-            DoneRow(
-                len(self.attempts) - 1,
-                number,
-                steps,
-                work_us,
-                self.clock.elapsed_us,
-                self.history.job,
-                is_first,
-                happening.skipped,
-                is_mixed=is_mixed,
-            )
-        )
+        row = DoneRow(attempt, number, steps, work_us, elapsed_us, job, is_first, happening.skipped, 0, is_mixed)
+        self.history.note(row)
 
     def _go_back(self, happening: Happening, to: int) -> None:
         """An attempt goes on after iteration `to`."""

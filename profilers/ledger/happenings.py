@@ -1,6 +1,7 @@
 """What a job's log says has happened: the one type between all readers of logs and the ledger."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 HappeningKind = Literal[
@@ -19,7 +20,9 @@ class LogPlace(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    slots=True
+)  # not frozen, as other values are: a long log has millions, and a frozen one takes four times as long
 class Happening:
     """One thing that a job's log says has happened.
 
@@ -40,6 +43,8 @@ class Happening:
         cause: of a failure: the last line of the error, a signal, an exit code, a state of the scheduler.
         steps: how many iterations the line stands for (the log interval).
         skipped: how many of them skipped their update (overflow of fp16).
+        each_s: how long each of the `steps` iterations took, where a line without a clock tells of many one by one, as
+            a progress bar does; else empty. They are as good as as many happenings, which `singles` gives.
     """
 
     kind: HappeningKind
@@ -52,3 +57,16 @@ class Happening:
     cause: str | None = None
     steps: int = 1
     skipped: int = 0
+    each_s: tuple[float, ...] = ()
+
+    def singles(self, begin: int = 0) -> Iterator["Happening"]:
+        """Those of which it tells one by one; itself, if it tells of one thing only.
+
+        Args:
+            begin: so many of the first ones are left out.
+        """
+        if not self.each_s:
+            yield self
+        first = (self.iteration or 0) - len(self.each_s) + 1
+        for place in range(begin, len(self.each_s)):
+            yield replace(self, took_s=self.each_s[place], iteration=first + place, steps=1, each_s=())

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from ...failslow.readers.formats import Megatron
+from ...failslow.readers.formats import Megatron, iteration_time
 from ...failslow.readers.lines import number_in, rank_of
 from ..happenings import Happening, HappeningKind
 from ..stamps import LineClock
 from .reader import HappeningReader, LineContext, Progress, passed_s, quantity_of, text_of, unreadable_line
 
-_SKIPPED = re.compile(rb"number of skipped iterations:\s*(\d{1,9})")
+_SKIPS = b"number of skipped iterations:"
+_SKIPPED = re.compile(_SKIPS + rb"\s*(\d{1,9})")
 _WORLD = re.compile(rb"using world size:\s*(\d{1,9})")
 _INTERVAL = re.compile(rb"log_interval\s+\.+\s*(\d{1,9})")
 _CHECKPOINT = re.compile(rb"checkpoint\b.*?\biteration\s+(\d{1,15})")
@@ -62,7 +63,7 @@ class MegatronLog(HappeningReader):
 
     def __init__(self, clock: LineClock) -> None:
         super().__init__(clock)
-        self._times, self._progress = Megatron(), Progress()
+        self._progress = Progress()
         self._begun_s: float | None = None  # when the checkpoint that is being read or written was begun
         self._held: Happening | None = None  # a checkpoint of which a timer may still tell
         self._evaluated_s: float | None = None  # by the timer of the evaluation whose losses follow
@@ -72,7 +73,8 @@ class MegatronLog(HappeningReader):
     def read(self, line: bytes, around: LineContext) -> Iterable[Happening]:
         """What a line tells."""
         if Megatron.MARK in line:
-            return (*self.finish(), self._iteration(line, around))
+            iteration = self._iteration(line, around)
+            return (*self.finish(), iteration) if self._held is not None else (iteration,)
         if timer := _TIMER.search(line):
             return self._timed(quantity_of(timer[1] or timer[2], "a timer") / 1e3)
         told = list(self.finish())
@@ -98,22 +100,17 @@ class MegatronLog(HappeningReader):
         return (replace(held, took_s=took_s),) if held else ()
 
     def _iteration(self, line: bytes, around: LineContext) -> Happening:
-        reading = self._times.read(line)
-        if reading is None or reading.iteration is None:
+        took, number = Megatron.TIME.search(line), number_in(Megatron.ITERATION, line)
+        took_s = None if took is None else iteration_time(took[1], b"ms")
+        if took_s is None or number is None:
             raise unreadable_line("an iteration's line lacks its number or its time")
         time_s = self.clock.of(line)
-        if time_s is None and self._stepped[0] == reading.iteration:
+        if time_s is None and self._stepped[0] == number:
             time_s = self._stepped[1]
-        return Happening(
-            "iteration",
-            time_s,
-            around.place,
-            reading.time_s,
-            reading.iteration,
-            ranks=(reading.rank,) if reading.rank else (),
-            steps=self._progress.steps(reading.iteration, reading.rank),
-            skipped=number_in(_SKIPPED, line) or 0,
-        )
+        rank, told = rank_of(line), line.find(_SKIPS)
+        skipped = (number_in(_SKIPPED, line[told:]) or 0) if told >= 0 else 0
+        ranks, steps = (rank,) if rank else (), self._progress.steps(number, rank)
+        return Happening("iteration", time_s, around.place, took_s, number, None, ranks, None, steps, skipped)
 
     def _evaluation(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         evaluated = _EVALUATED.search(line)

@@ -66,6 +66,19 @@ class HappeningReader(ABC):
             InvalidInputError: the line begins to tell of something and cannot be read.
         """
 
+    def read_run(self, line: bytes, at: int, around: LineContext) -> tuple[Happening | None, int]:
+        """What the parts of a progress bar tell that are nothing but iterations one after the other, at once.
+
+        Args:
+            line: whose parts have carriage returns between them.
+            at: where in it the first of them begins.
+            around: the line's place.
+
+        Returns:
+            Such iterations, if there are any, and where the first part begins that has to be looked at alone (`read`).
+        """
+        return None, at
+
     def finish(self) -> Iterable[Happening]:
         """What is left to tell when the log is over."""
         return ()
@@ -87,6 +100,14 @@ class Progress:
     def restart(self, base: int | None) -> None:
         """A job begins after the iteration `base`; 0: as far as one can tell; None: it is not known."""
         self._base, self._last = base, {}
+
+    def follow(self, iteration: int) -> None:
+        """Lines of nobody's, one for each iteration after the line before and up to this one."""
+        self._last[None], self.interval = iteration, 1
+
+    def is_at(self, iteration: int | None) -> bool:
+        """Whether this is what the last line of nobody's has said."""
+        return iteration is not None and self._last.get(None) == iteration
 
     def steps(self, iteration: int, rank: str | None) -> int:
         """Another line, which says that an iteration is done."""

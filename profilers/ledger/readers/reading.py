@@ -244,10 +244,11 @@ class _Heard:
             if told.iteration is None:
                 return False
             before = self.iterations.get(told.iteration)
-            if before is not None and _is_same(before, told):
-                return True
+            if before is not None:
+                if _is_same(before, told):
+                    return True
+                self.iterations.move_to_end(told.iteration)
             self.iterations[told.iteration] = told
-            self.iterations.move_to_end(told.iteration)
             if len(self.iterations) > _REMEMBERED:
                 self.iterations.popitem(last=False)
             self.others.clear()
@@ -278,5 +279,12 @@ def _once(happenings: Iterator[Happening]) -> Iterator[Happening]:
     """Without what several ranks tell again."""
     heard = _Heard()
     for told in happenings:
-        if not heard.is_echo(told):
+        if not told.each_s:
+            if not heard.is_echo(told):
+                yield told
+        elif (told.iteration or 0) - told.steps < max(heard.iterations, default=0):
+            yield from (one for one in told.singles() if not heard.is_echo(one))
+        else:  # all of them are new
+            for one in told.singles(max(told.steps - _REMEMBERED, 0)):
+                heard.is_echo(one)
             yield told
