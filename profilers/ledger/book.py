@@ -326,7 +326,7 @@ class Book:
         for number, work_us in enumerate(works_us, start=(entry.last or 0) + 1):
             elapsed_us += work_us
             self.history.note(DoneRow(attempt, number, 1, work_us, elapsed_us, job, False, run.skipped))
-        self._lines += len(each_s)
+        self.lines += len(each_s)
         self._left_us = 0
         self._left_out.extend([0.0] * min(len(each_s), MOST_SHARES))
         self._fastest_us = min(filter(None, (self._fastest_us, *works_us)), default=0.0)
