@@ -115,9 +115,12 @@ class Book:
     # --- what begins -------------------------------------------------------------------------------------------------
 
     def _take_beginning(self, happening: Happening) -> None:
-        if self._state is JobState.RUNNING and self._goes_on(happening):
-            self._note_sign(happening)
-            return
+        if self._state is JobState.RUNNING and happening.kind in ("init", "load"):
+            # In the midst of training: an optimizer is made anew, or a checkpoint is loaded that loses nothing.
+            reached = self._now.last or 0
+            if happening.kind == "init" or (reached if happening.iteration is None else happening.iteration) >= reached:
+                self._note_sign(happening)
+                return
         own_us = us_of(happening.took_s or 0.0)
         passed_us = self.clock.advance(happening, own_us, counts_alone=False)
         name: LedgerClass = "load" if happening.kind in ("init", "load") else "restart"
@@ -165,12 +168,6 @@ class Book:
         entry.begin_us += idle_us
         entry.progress_us = max(entry.progress_us, entry.begin_us)
         return passed_us - idle_us
-
-    def _goes_on(self, happening: Happening) -> bool:
-        """Whether a line of a beginning, in the midst of training, begins nothing."""
-        if happening.kind == "load":
-            return happening.iteration is None or happening.iteration >= (self._now.last or 0)
-        return happening.kind == "init"
 
     def _leave(self, happening: Happening, passed_us: int) -> None:
         """The last attempt is over; so much time is its own, or nobody's, before another one begins."""
@@ -397,7 +394,7 @@ class Book:
         self._done(happening, number, steps, own_us, is_first=True)
 
     def _pass_before(self, happening: Happening, name: LedgerClass) -> int:
-        """Give the time up to an attempt's first iterations a class; how much is theirs, as the line or the pace says."""
+        """Give the time up to first iterations a class; how much is theirs, as their line or the pace says."""
         took_us = (self._pace_us or 0.0) if happening.took_s is None else happening.took_s * US
         own_us = round(took_us * happening.steps)
         passed_us = self.clock.advance(happening, own_us, counts_alone=True)
@@ -464,16 +461,12 @@ class Book:
         self._behind.append(happening)
         if len(self._behind) >= BEHIND:
             again, self._behind = self._behind, []
-            self._begin_again(again)
-
-    def _begin_again(self, again: list[Happening]) -> None:
-        """Iterations are done again though nobody has told of a new attempt: it has begun before them."""
-        own_us = self._pass_before(again[0], "restart")
-        if self._state is JobState.RUNNING:
-            self._now.ended = "silent"
-        self._begin_at(again[0], again[0].iteration or 0, own_us)
-        for happening in again[1:]:
-            self._take_iteration(happening)
+            own_us = self._pass_before(again[0], "restart")  # an attempt of which nobody has told began before them
+            if self._state is JobState.RUNNING:
+                self._now.ended = "silent"
+            self._begin_at(again[0], again[0].iteration or 0, own_us)
+            for one in again[1:]:
+                self._take_iteration(one)
 
     def _note_crossing(self, happening: Happening) -> None:
         """A new iteration after old ones: a rank was late, or there are two jobs."""
