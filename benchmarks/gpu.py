@@ -5,6 +5,9 @@ work, in tests: its figures say nothing of GPUs.
 
 * profile: F, I, W and step of GPT-2 medium and Llama 1B in bf16, measured, beside the analytic estimate for this GPU,
   and the share of its peak that the weights' products reach.
+* overlap: what a forward and a backward pass side by side are worth, in two streams.
+* annotated: the passes of four stages on one GPU under torch's profiler, annotated as by torch's schedules: the times
+  that the trace gives beside those of the profile, and what `rtk bubble` says of it.
 * memory: of GPT-2 medium, measured beside the profile's prediction (benchmarks/profile_memory.py).
 * plan: iterations of a pipeline over the GPUs there are, measured beside the plan's prediction.
 * survive: four workers on one GPU, which talk over gloo through pinned memory; one is killed, and joins again. Losses
@@ -16,6 +19,7 @@ work, in tests: its figures say nothing of GPUs.
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -24,20 +28,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+from torch.profiler import ProfilerActivity, record_function
 
 from rtk.benchmarks.common import write_result
+from rtk.benchmarks.gpu_names import known_name
 from rtk.benchmarks.profile_memory import Configuration, compare
+from rtk.bubbling import bubble
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.analytic.estimate import profile_analytic
+from rtk.profilers.annotations import read_annotations
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import Model, load_model
+from rtk.profilers.overlap import measure_overlap
 from rtk.runners.program import Sending
 from rtk.runners.torch.groups import ProcessGroupGloo, Store, abort, poison
 from rtk.runners.torch.held_stage import HeldStage
@@ -53,25 +63,6 @@ from rtk.schemas.profile import DataType, Layer, LayerCost, ModelForm, Profile
 from rtk.tests.runners.processes import ProcessJob
 from rtk.tests.warm import forking
 
-# The names that drivers give, and those of our table (schemas/gpus.py); the first that fits counts.
-NAMES = (
-    ("H200", "h200-sxm"),
-    ("H100 PCIe", "h100-pcie"),
-    ("H100", "h100-sxm"),
-    ("H800", "h800-sxm"),
-    ("A100-SXM4-40GB", "a100-sxm-40gb"),
-    ("A100-SXM", "a100-sxm"),
-    ("A100", "a100-pcie"),
-    ("A40", "a40"),
-    ("A10G", "a10g"),
-    ("L40S", "l40s"),
-    ("L4", "l4"),
-    ("V100", "v100-sxm"),
-    ("T4", "t4"),
-    ("4090", "rtx-4090"),
-    ("B200", "b200"),
-    ("MI300X", "mi300x"),
-)
 GPT2_MEDIUM = {
     "model_type": "gpt2",
     "vocab_size": 50257,
@@ -112,14 +103,15 @@ class Bench:
     Args:
         device: of which all checks take their GPUs, or the CPU.
         small: whether models are so small that a CPU trains them in seconds.
-        folder: for models' configurations.
+        folder: for models' configurations, and traces.
     """
 
     def __init__(self, device: str, small: bool, folder: Path) -> None:
         self.small = small
+        self.folder = folder
         self.count = torch.cuda.device_count() if device == "cuda" else 0
         self.device = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
-        self.gpu = self._gpu()
+        self.gpu = known_name(self.device)
         self.dtype: DataType = "fp32" if self.device.type == "cpu" else "bf16"
         # Samples of a micro-batch, tokens of a sample.
         self.sizes: tuple[int | None, int | None] = (1, 32) if small else (None, None)
@@ -127,7 +119,7 @@ class Bench:
         if not small:
             self.models = {}
             for name, config in (("gpt2-medium", GPT2_MEDIUM), ("llama-1b", LLAMA_1B)):
-                (folder / name).mkdir()
+                (folder / name).mkdir(exist_ok=True)
                 (folder / name / "config.json").write_text(json.dumps(config))
                 self.models[name] = str(folder / name / "config.json")
 
@@ -155,15 +147,6 @@ class Bench:
             for number in range(self.count):
                 torch.cuda.synchronize(number)
         return time.perf_counter()
-
-    def _gpu(self) -> str:
-        if self.device.type == "cpu":
-            return "cpu"
-        name = torch.cuda.get_device_name(0)
-        found = next((ours for theirs, ours in NAMES if theirs in name), None)
-        if found is None:
-            raise SystemExit(f"error: nothing is known of {name}; add it to NAMES and to schemas/gpus.py")
-        return found
 
 
 def profile(bench: Bench) -> dict[str, Any]:
@@ -193,6 +176,79 @@ def profile(bench: Bench) -> dict[str, Any]:
 def memory(bench: Bench) -> dict[str, Any]:
     """Predicted and measured bytes, and by how much the prediction is off."""
     return compare(Configuration(bench.first, bench.dtype))
+
+
+def overlap(bench: Bench) -> dict[str, Any]:
+    """Time of a pair over that of both one after the other, by model; 1: nothing is gained beyond the noise."""
+    repeats = 8 if bench.small else None
+    return {
+        name: measure_overlap(bench.load(path), TorchStage, device=bench.device, repeats=repeats)
+        for name, path in bench.models.items()
+    }
+
+
+def annotated(bench: Bench) -> dict[str, Any]:
+    """Of passes of four stages on one device under torch's profiler, medians by the trace and by the clock's events."""
+    model, trace = bench.load(bench.first), bench.folder / "trace.json.gz"
+    by_profile: dict[str, float] = defaultdict(float)
+    cuts = [round(number * len(model.layers) / 4) for number in range(5)]
+    stage_of = [stage for stage, (begin, end) in enumerate(itertools.pairwise(cuts)) for _ in range(begin, end)]
+    for stage, layer in zip(stage_of, bench.profile(model).layers, strict=True):
+        cost = layer.costs[0]
+        for kind, time_s in (("F", cost.forward_s), ("I", cost.backward_input_s), ("W", cost.backward_weight_s)):
+            by_profile[f"{stage}{kind}"] += time_s
+    trace_passes(bench, model, cuts, trace)
+    timeline = read_annotations([trace])
+    readings: dict[str, list[float]] = defaultdict(list)
+    for span in timeline.spans:
+        readings[span.worker.split("/")[1] + span.op[0]].append(span.end_s - span.start_s)
+    by_trace = {name: statistics.median(own) for name, own in sorted(readings.items())}
+    ratios = {name: time_s / by_profile[name] for name, time_s in by_trace.items()}
+    report = bubble(str(trace))
+    return {
+        "clock": timeline.options["clock"],
+        "by_trace_s": by_trace,
+        "over_profile": ratios,
+        "bubble_ratio": report.bubble_ratio,
+        "iteration_time_s": report.iteration_time_s,
+    }
+
+
+def trace_passes(bench: Bench, model: Model, cuts: Sequence[int], path: Path) -> None:
+    """Write a trace of three iterations of four micro-batches, each through all stages and back."""
+    parts = [[layer.to(bench.device) for layer in model.layers[begin:end]] for begin, end in itertools.pairwise(cuts)]
+    last = len(parts) - 1
+    stages = [TorchStage(part, model.loss if number == last else None) for number, part in enumerate(parts)]
+    data, target = (value.to(bench.device) for value in model.example(0))
+
+    def pass_of(stage: int, kind: str, microbatch: int, value: torch.Tensor | None) -> Any:
+        with record_function(f"PP:{stage}{kind}{microbatch}"):
+            match kind:
+                case "F":
+                    return stages[stage].forward(microbatch, value, target if stage == last else None)
+                case "I":
+                    return stages[stage].backward_input(microbatch, value)
+                case _:
+                    return stages[stage].backward_weight(microbatch)
+
+    def iteration() -> None:
+        for number in range(4):
+            value: torch.Tensor | None = data
+            for stage in range(last + 1):
+                value = pass_of(stage, "F", number, value)
+            value = None
+            for stage in reversed(range(last + 1)):
+                value = pass_of(stage, "I", number, value)
+            for stage in reversed(range(last + 1)):
+                pass_of(stage, "W", number, None)
+        bench.wait()
+
+    iteration()
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * (bench.device.type == "cuda")]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(3):
+            iteration()
+    profiler.export_chrome_trace(str(path))
 
 
 def plan(bench: Bench) -> dict[str, Any]:
@@ -403,7 +459,7 @@ def iteration_times(bench: Bench, made: Plan, model: Model, transport: Sending) 
 
 
 CHECKS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    one.__name__: one for one in (profile, memory, plan, survive, delegates, copies, nccl)
+    one.__name__: one for one in (profile, overlap, annotated, memory, plan, survive, delegates, copies, nccl)
 }
 
 
@@ -429,6 +485,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="models that a CPU trains in seconds")
     parser.add_argument("--only", choices=CHECKS, action="append", help="this check; may be given again")
     parser.add_argument("-o", "--output", default="-")
+    parser.add_argument("--keep", help="a folder in which models' configurations and traces stay")
     given = parser.parse_args()
     names = given.only or list(CHECKS)
     if given.device == "cpu":
@@ -438,8 +495,10 @@ def main() -> None:
         result: dict[str, Any] = {name: {"reason": "there is no GPU here"} for name in names}
         devices: list[str] = []
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            result = run(Bench(given.device, given.small, Path(folder)), names)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(given.keep or scratch)
+            folder.mkdir(exist_ok=True)
+            result = run(Bench(given.device, given.small, folder), names)
         devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     write_result({"checks": result, "devices": devices, "small": given.small}, given.output)
 
