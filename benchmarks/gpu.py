@@ -3,12 +3,12 @@
 Each check runs on whatever GPUs there are, and says why where it cannot. `--device cpu --small` proves that the checks
 work, in tests: its figures say nothing of GPUs.
 
-* profile: F, I, W and step of GPT-2 medium and Llama 1B in bf16, measured, beside the analytic estimate for this GPU,
+* profile: F, I, W and step of GPT-3 medium and Llama 1B in bf16, measured, beside the analytic estimate for this GPU,
   and the share of its peak that the weights' products reach.
 * overlap: what a forward and a backward pass side by side are worth, in two streams.
 * annotated: the passes of four stages on one GPU under torch's profiler, annotated as by torch's schedules: the times
   that the trace gives beside those of the profile, and what `rtk bubble` says of it.
-* memory: of GPT-2 medium, measured beside the profile's prediction (benchmarks/profile_memory.py).
+* memory: of GPT-3 medium, measured beside the profile's prediction (benchmarks/profile_memory.py).
 * plan: iterations of a pipeline over the GPUs there are, measured beside the plan's prediction.
 * survive: four workers on one GPU, which talk over gloo through pinned memory; one is killed, and joins again. Losses
   beside those of the same job undisturbed.
@@ -30,6 +30,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +64,6 @@ from rtk.schemas.profile import DataType, Layer, LayerCost, ModelForm, Profile
 from rtk.tests.runners.processes import ProcessJob
 from rtk.tests.warm import forking
 
-GPT2_MEDIUM = {
-    "model_type": "gpt2",
-    "vocab_size": 50257,
-    "n_embd": 1024,
-    "n_layer": 24,
-    "n_head": 16,
-    "n_positions": 1024,
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "tie_word_embeddings": False,
-    "attn_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-}
 LLAMA_1B = {  # the sizes of Llama 3.2 1B
     "model_type": "llama",
     "vocab_size": 128256,
@@ -113,15 +99,14 @@ class Bench:
         self.device = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
         self.gpu = known_name(self.device)
         self.dtype: DataType = "fp32" if self.device.type == "cpu" else "bf16"
-        # Samples of a micro-batch, tokens of a sample.
-        self.sizes: tuple[int | None, int | None] = (1, 32) if small else (None, None)
+        # Samples of a micro-batch, tokens of a sample: so many that a GPU computes for longer than its host launches.
+        self.sizes = (1, 32) if small else (8, 1024)
         self.models = {"gpt-tiny": "gpt-tiny"}
         if not small:
-            self.models = {}
-            for name, config in (("gpt2-medium", GPT2_MEDIUM), ("llama-1b", LLAMA_1B)):
-                (folder / name).mkdir(exist_ok=True)
-                (folder / name / "config.json").write_text(json.dumps(config))
-                self.models[name] = str(folder / name / "config.json")
+            (folder / "llama-1b").mkdir(exist_ok=True)
+            (folder / "llama-1b" / "config.json").write_text(json.dumps(LLAMA_1B))
+            self.models = {"gpt3-medium": "gpt3-medium", "llama-1b": str(folder / "llama-1b" / "config.json")}
+        self._loaded: dict[str, Model] = {}
 
     @property
     def first(self) -> str:
@@ -133,9 +118,10 @@ class Bench:
         return torch.device("cuda", rank % self.count) if self.count else self.device
 
     def load(self, model: str) -> Model:
-        """A model in this bench's type."""
-        size, length = self.sizes
-        return load_model(model, size, length, form=ModelForm(dtype=self.dtype))
+        """A model in this bench's type, made once and copied for each check."""
+        if model not in self._loaded:
+            self._loaded[model] = load_model(model, *self.sizes, form=ModelForm(dtype=self.dtype))
+        return deepcopy(self._loaded[model])
 
     def profile(self, model: Model) -> Profile:
         """Measured on the first device."""
@@ -264,10 +250,11 @@ def plan(bench: Bench) -> dict[str, Any]:
 
 def survive(bench: Bench) -> dict[str, Any]:
     """Four workers, a kill, a join: the losses, and how long it took."""
-    loaded = bench.load(bench.first)
+    name = "gpt-tiny" if bench.small else "gpt-small"
+    loaded = bench.load(name)
     made = plan_pipeline(even(len(loaded.layers)), Shape(2, 2, 2), "1f1b")
     sizes = (1, 32) if bench.small else (2, 512)
-    training = TrainingConfig(bench.first, None, 1e-3, *sizes, form=loaded.form)
+    training = TrainingConfig(name, None, 1e-3, *sizes, form=loaded.form)
     with ProcessJob(made, JobConfig(10**6), training) as job:
         job.wait_for_iteration(2 if bench.small else 10, SECONDS)
         killed_s = time.perf_counter()
@@ -423,6 +410,7 @@ def even(layers: int) -> Profile:
 def iteration_times(bench: Bench, made: Plan, model: Model, transport: Sending) -> list[float]:
     """Seconds of iterations of a plan, its ranks being threads of this process, each on a device in turn."""
     store, size = HashStore(), len(made.live_workers())
+    os.environ["LOCAL_WORLD_SIZE"] = str(size)  # ranks that share a GPU talk over gloo
     examples = [model.example(number) for number in range(made.total_microbatches())]
     times: list[float] = []
     failures: list[BaseException] = []
@@ -431,7 +419,7 @@ def iteration_times(bench: Bench, made: Plan, model: Model, transport: Sending) 
         try:
             runner = PlanRunner(
                 made,
-                bench.load(model.name).layers,
+                deepcopy(model.layers),
                 model.loss,
                 torch.optim.AdamW,
                 rank=rank,
@@ -463,8 +451,10 @@ CHECKS: dict[str, Callable[[Bench], dict[str, Any]]] = {
 }
 
 
-def run(bench: Bench, names: list[str]) -> dict[str, Any]:
-    """The checks' results by name; for one that cannot run the reason."""
+def run(
+    bench: Bench, names: list[str], so_far: Callable[[dict[str, Any]], None] = lambda found: None
+) -> dict[str, Any]:
+    """The checks' results by name; for one that cannot run the reason. What is found so far is told after each."""
     found: dict[str, Any] = {}
     for name in names:
         began_s = time.monotonic()
@@ -475,6 +465,7 @@ def run(bench: Bench, names: list[str]) -> dict[str, Any]:
         except (RtkError, RuntimeError, AssertionError) as error:
             found[name] = {"reason": f"it failed: {type(error).__name__}: {error}"}
         print(f"{name}: {time.monotonic() - began_s:.1f} s", json.dumps(found[name])[:300], file=sys.stderr, flush=True)
+        so_far(found)
     return found
 
 
@@ -491,16 +482,20 @@ def main() -> None:
     if given.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for workers too
         torch.set_num_threads(1)
+    devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+    def write(found: dict[str, Any]) -> None:
+        write_result({"checks": found, "devices": devices, "small": given.small}, given.output)
+
     if given.device == "cuda" and not torch.cuda.is_available():
-        result: dict[str, Any] = {name: {"reason": "there is no GPU here"} for name in names}
-        devices: list[str] = []
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(given.keep or scratch)
-            folder.mkdir(exist_ok=True)
-            result = run(Bench(given.device, given.small, folder), names)
-        devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    write_result({"checks": result, "devices": devices, "small": given.small}, given.output)
+        write({name: {"reason": "there is no GPU here"} for name in names})
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(given.keep or scratch)
+        folder.mkdir(exist_ok=True)
+        write(
+            run(Bench(given.device, given.small, folder), names, write if given.output != "-" else lambda found: None)
+        )
 
 
 if __name__ == "__main__":

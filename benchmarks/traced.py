@@ -40,7 +40,8 @@ class TracedCase:
         """What does a step of it and waits for the end, warmed up; on a GPU in bf16."""
         torch.manual_seed(0)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        net = torch.nn.Sequential(*gpt_layers(self.config)).to(device, dtype)
+        with device:
+            net = torch.nn.Sequential(*gpt_layers(self.config)).to(dtype)
         optimizer = torch.optim.AdamW(net.parameters())
         shape = (self.microbatch_size, self.sequence_length)
         tokens = torch.randint(self.config.vocabulary, shape, device=device)
