@@ -25,7 +25,11 @@ def check_memory(plan: Plan, profile: Profile) -> list[Violation]:
     memory_bytes = profile.device.memory_bytes
     if memory_bytes is None or plan.prediction is None or not plan.shards_optimizer:
         return []
-    numbers = {worker.place: _numbers(plan, worker) for worker in plan.workers if not worker.failed}
+    numbers = {
+        worker.place: [number for first, stop in plan.layers_of(worker) for number in range(first, stop)]
+        for worker in plan.workers
+        if not worker.failed
+    }
     problems = []
     for n, (worker, peak_bytes) in enumerate(zip(plan.workers, plan.prediction.peak_memory_bytes, strict=True)):
         if worker.failed:
@@ -41,10 +45,6 @@ def check_memory(plan: Plan, profile: Profile) -> list[Violation]:
             )
             problems.append(Violation(f"/workers/{n}", message))
     return problems
-
-
-def _numbers(plan: Plan, worker: Worker) -> list[int]:
-    return [number for first, stop in plan.layers_of(worker) for number in range(first, stop)]
 
 
 def _static_bytes(plan: Plan, worker: Worker, profile: Profile, own: list[int], part: float) -> float:

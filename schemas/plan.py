@@ -293,6 +293,12 @@ class Plan(Displayed):
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"prediction"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
+    @property
+    def predicted(self) -> Prediction:
+        """The prediction of a plan that is known to have one, as each that a planner has made does."""
+        assert self.prediction is not None
+        return self.prediction
+
     @cached_property
     def template_by_name(self) -> dict[str, Template]:
         """The templates by name."""

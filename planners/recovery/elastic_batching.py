@@ -15,6 +15,7 @@ from .job import (
     regrouping,
     require_rate,
     restart,
+    rows_of,
     seating_of,
     seatless,
     total_s,
@@ -52,7 +53,8 @@ class ElasticBatching(WholeRows):
     def react(self, standing: TrainingState, moment: Moment) -> Transition:
         """Pipelines dropped at once, and others formed as soon as they have their state; a restart if none is whole."""
         seating = seating_of(standing)
-        whole = self._whole(seating, frozenset(moment.lost))
+        lost = frozenset(moment.lost)
+        whole = tuple(node for row in rows_of(seating, self._job.grid.columns) if lost.isdisjoint(row) for node in row)
         if not whole:
             following = self._standing(self._rows(moment.fleet.nodes))
             return restart(self._job.costs, following, self.saved.loading_s, lost=bool(seating))
@@ -74,12 +76,6 @@ class ElasticBatching(WholeRows):
 
     def _layout(self, pipelines: int) -> Layout:
         return alike([self._job.shape.microbatches] * pipelines)
-
-    def _whole(self, seating: Seating, lost: frozenset[str]) -> Seating:
-        """The rows without a lost node."""
-        columns = self._job.grid.columns
-        rows = (seating[first : first + columns] for first in range(0, len(seating), columns))
-        return tuple(node for row in rows if lost.isdisjoint(row) for node in row)
 
     def _standing(self, seating: Seating) -> TrainingState:
         count = pipelines_of(seating, self._job.grid)

@@ -189,11 +189,10 @@ class Greyhound:
         if left_out and waits:
             left_out = ()
             steps = self._restarts.react(formation.base, moment)
-        return tuple(self._begun_anew(step, moment, left_out) for step in steps)
-
-    def _begun_anew(self, step: StateChange, moment: Moment, left_out: Nodes) -> StateChange:
-        at_s = moment.time_s + begins_s(step)
-        return replace(step, standing=self._first(step.standing, moment.fleet, at_s, left_out))
+        return tuple(
+            replace(step, standing=self._first(step.standing, moment.fleet, moment.time_s + begins_s(step), left_out))
+            for step in steps
+        )
 
     def _first(self, base: TrainingState, fleet: Fleet, at_s: float, left_out: Nodes) -> TrainingState:
         """A standing of checkpoint-restart, from a time on, with what is slow."""

@@ -255,7 +255,10 @@ class _Replay:
             clock.go_to(due_s)
             if not step.interrupts and not self._reaches_boundary(until_s):
                 break
-            self._take(step)
+            clock.take_over(step)
+            if step.answer:
+                self._answers[step.answer] += 1
+            self._peak_bytes = max(self._peak_bytes, step.standing.peak_memory_bytes)
         clock.go_to(until_s)
 
     def _reaches_boundary(self, until_s: float) -> bool:
@@ -267,12 +270,6 @@ class _Replay:
         while clock.now_s < (boundary_s := clock.boundary_s) <= until_s:
             clock.go_to(boundary_s)
         return boundary_s <= until_s
-
-    def _take(self, step: StateChange) -> None:
-        self._clock.take_over(step)
-        if step.answer:
-            self._answers[step.answer] += 1
-        self._peak_bytes = max(self._peak_bytes, step.standing.peak_memory_bytes)
 
 
 # One job's time: what it spends on which standing, what it commits, and what it loses.

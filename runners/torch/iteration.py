@@ -423,7 +423,7 @@ class Iteration:
         like, ends = rank.like(layers[0]), held.is_last and layers[1] == rank.model_layers
         inputs = self._of_batch(number, 0, like) if received is None else tree_in(received, like)
         target = self._target(number) if ends else None
-        named = self._named(number) if held.named_like else NOTHING
+        named: Named = self._of_batch(number, 2, dict(held.named_like)) if held.named_like else NOTHING
 
         def seed(place: int) -> None:  # before a layer of the stage computes
             seed_randomness(held.device, rank.seed, self.number, number, held.numbers[place])
@@ -458,10 +458,7 @@ class Iteration:
         """A micro-batch's [sum, count] is there; it `is_own` where the stage has the model's loss."""
         if is_own:
             self.rank.held.gradients.add_loss(loss)
-        self._add_loss(number, loss)
-
-    def _add_loss(self, number: int, loss: torch.Tensor) -> None:
-        """What layers of another stage of this rank have added to the loss of a micro-batch may be there already."""
+        # What layers of another stage of this rank have added to the loss of the micro-batch may be there already.
         before = self._losses.get(number)
         self._losses[number] = loss if before is None else before + loss
 
@@ -478,11 +475,6 @@ class Iteration:
             )
         device = self.rank.held.device
         return on_tensors(lambda one: one.to(device), given)
-
-    def _named(self, number: int) -> Named:
-        """What layers take by name, of one micro-batch."""
-        named: Named = self._of_batch(number, 2, dict(self.rank.held.named_like))
-        return named
 
     def _target(self, number: int) -> Tree:
         held = self.rank.held

@@ -588,10 +588,6 @@ class ResilientWorker:
         """What there is of an iteration, be it nothing."""
         return self._progress.setdefault(iteration, IterationProgress(self._task.log_memory_bytes))
 
-    def _forget_until(self, committed: int) -> None:
-        """Of iterations that are committed nothing is kept."""
-        self._progress = {number: one for number, one in self._progress.items() if number > committed}
-
     def _drop_progress(self, keeps: int | None = None) -> None:
         """Drop all that is under way, but for an iteration that is kept, if there is something of it."""
         self._progress = {number: one for number, one in self._progress.items() if number == keeps}
@@ -637,7 +633,8 @@ class ResilientWorker:
         if isinstance(batch, Provider):
             batch.prefetch(number, rank.reads)  # of the first iteration of a plan nothing has been read
             batch.prefetch(number + 1, self._by_plan.reads)
-        self._forget_until(self._rules.committed)
+        # Of iterations that are committed nothing is kept.
+        self._progress = {at: one for at, one in self._progress.items() if at > self._rules.committed}
         is_noted = is_rest or self._task.log_memory_bytes != 0
         progress = self._progress_of(number) if is_noted else None
         iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)

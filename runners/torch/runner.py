@@ -398,12 +398,12 @@ class PlanRunner:
         if not self.paced:
             return transport
         sends = [one for one in self._program.instructions[self._number] if isinstance(one, Send) and one.delay_s]
-        delays_s = [(rank, one.delay_s) for one in sends for rank in self._targets(one.to)]
+        delays_s = [
+            (rank, one.delay_s)
+            for one in sends
+            for rank in ((one.to,) if self._layout is None else self._layout.targets_of(self.rank, one.to))
+        ]
         return DelayedTransport(transport, slowest_links(delays_s))
-
-    def _targets(self, worker: int) -> tuple[int, ...]:
-        """The ranks of a worker to which this one sends."""
-        return (worker,) if self._layout is None else self._layout.targets_of(self.rank, worker)
 
     def _prepare(self, batch: Batch) -> Rank:
         """Learn the shapes of what this rank's stages take, warm everything up, and agree on a common clock.

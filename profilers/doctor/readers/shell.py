@@ -195,12 +195,10 @@ class ShellReader:
                 continue
             self._collected.launch_flag(dashed, told)
             self._collected.megatron(dashed, told)
-            self._collected.torchtitan(flag.removeprefix("--"), told if value else _on(told))
-
-
-def _on(told: ToldSetting) -> ToldSetting:
-    """A flag of torchtitan that is on by being there."""
-    return ToldSetting(told.name, "true", told.file, told.line)
+            # A flag of torchtitan that is on by being there.
+            self._collected.torchtitan(
+                flag.removeprefix("--"), told if value else ToldSetting(told.name, "true", told.file, told.line)
+            )
 
 
 def _flags(words: list[Word], known: Mapping[str, KnownName]) -> Iterator[tuple[str, Word]]:
