@@ -398,6 +398,10 @@ class Plan(Displayed):
         """The layers that a worker holds: ranges, ascending, with others between them."""
         return merged_ranges(stage.layers for stage in self.stages_of(worker))
 
+    def holds_last(self, worker: Worker) -> bool:
+        """Whether a worker holds the model's last layer."""
+        return self.stages_of(worker)[-1].layers[1] == self.total_layers()
+
     def limit_bytes(self, worker: Worker) -> float | None:
         """A worker's memory limit for activations, in bytes."""
         return self.template_of(worker.pipeline).limit_bytes(worker.stage)

@@ -364,25 +364,19 @@ class ResilientWorker:
         return spare or self._task.make_layers()
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
-        first, *further = plan.layers_of(worker)
-        is_last = plan.stages_of(worker)[-1].layers[1] == plan.total_layers()
-        held = HeldStage(
-            self._shares.of(layers, (first, *further)),
-            first,
-            self._shares.loss(self._task.loss, layers[-1]) if is_last else self._task.loss,
-            self._task.optimizer,
-            self._task.device,
-            is_last=is_last,
-            clip_norm=self._task.clip_norm,
-            ties=self._shares.ties,
-            precision=self._task.precision,
-            schedule=self._task.schedule,
-            buffers=self._task.buffers,
-            further=further,
-            is_sharded=self._task.shard_optimizer,
-            share=self._task.share,
-            degree=self._task.degree,
-            cuts=self._shares.tensors,
+        task = self._task
+        held = self._shares.stage(
+            layers,
+            plan,
+            worker,
+            task.loss,
+            task.optimizer,
+            task.device,
+            clip_norm=task.clip_norm,
+            precision=task.precision,
+            schedule=task.schedule,
+            buffers=task.buffers,
+            is_sharded=task.shard_optimizer,
         )
         held.expect(self._named)
         return held

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from math import fsum, isfinite
@@ -25,9 +25,8 @@ from torch import nn
 from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Plan, Worker
+from ...schemas.plan import Plan
 from ...schemas.protocols import LayerCuts
-from ...schemas.slices import TensorCut
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Program, Send, Sending, lower
 from ..training import SharedBuffers
@@ -40,9 +39,9 @@ from .gathering import Gathering, fewest_peers, peers_of
 from .gloo import GlooTransport
 from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
-from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
+from .layer_shares import LayerShares, check_cuts
 from .layout import GroupedTransport, RankLayout, RankTuple
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .optimizers import shards_optimizer
@@ -57,7 +56,7 @@ from .slice_sums import SliceSums, cuts_in, slice_groups
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
-from .ties import Tie, ties_of, trained_together
+from .ties import ties_of, trained_together
 from .transport import Transport
 from .trees import NOTHING, NamedInputs, Tree, on_tensors
 
@@ -174,29 +173,19 @@ class PlanRunner:
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
-            self._cuts: dict[str, TensorCut] = {}  # of what is shared, by names in the state
-            if cuts is not None:
-                loss = cuts.loss(loss, layers[-1], self._group) if self._is_last(self.worker) else loss
-                ties = cut_ties(ties, layers, cuts) if self._group.degree > 1 else ties
-                layers = self._cut(layers, cuts)
-            first, *further = plan.layers_of(self.worker)
-            self._held = HeldStage(
+            self._shares = LayerShares(layers, cuts, self._group, ties)
+            self._held = self._shares.stage(
                 layers,
-                first,
+                plan,
+                self.worker,
                 loss,
                 optimizer,
                 self.device,
-                is_last=self._is_last(self.worker),
                 is_split=splits_backward(program.instructions[self._number]),
                 clip_norm=clip_norm,
-                ties=ties,
                 precision=precision,
                 schedule=schedule,
                 buffers=buffers,
-                further=further,
-                share=self.share,
-                degree=self._group.degree,
-                cuts=self._cuts,
                 is_sharded=is_sharded,
             )
             blocks = self._held.blocks
@@ -319,7 +308,7 @@ class PlanRunner:
             InvalidInputError: something is missing, of another shape or type, or cannot be cut (`recut`).
         """
         names = list(self.state())
-        self._held.load(recut(sources, names, self._cuts, self._group.degree, self.share))
+        self._held.load(recut(sources, names, self._shares.tensors, self._group.degree, self.share))
         self.iteration, self._taken = iteration, iteration if taken is None else taken
 
     def timeline(self) -> Timeline | None:
@@ -344,22 +333,8 @@ class PlanRunner:
 
     def reports_loss(self) -> bool:
         """Whether this rank is the one, of those that know the loss, that should report it."""
-        last = next(worker for worker in self._program.workers if self._is_last(worker))
+        last = next(worker for worker in self._program.workers if self.plan.holds_last(worker))
         return self.worker.name == last.name and self.share == 0
-
-    def _is_last(self, worker: Worker) -> bool:
-        """Whether a worker holds the model's last layer."""
-        return self.plan.stages_of(worker)[-1].layers[1] == self.plan.total_layers()
-
-    def _cut(self, layers: Sequence[nn.Module], cuts: LayerCuts) -> list[nn.Module]:
-        """The layers, of those of this worker what this rank has of them; the whole ones are not kept."""
-        for number, layer in enumerate(layers):
-            self._cuts |= {f"{number}.{name}": one for name, one in cuts.tensors(layer).items()}
-        found = list(layers)
-        for own in self.plan.layers_of(self.worker):
-            for number in range(*own):
-                found[number] = cuts.cut(found[number], self._group)
-        return found
 
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = groups_of(instructions)
@@ -370,7 +345,7 @@ class PlanRunner:
         if self._layout is not None:
             own = self._layout.ranks_of(self._number)
             reduction = self._program.reduction(self._number)
-            groups = slice_groups(self._layout, self.rank, reduction, partial(cuts_in, self._cuts)) | {own}
+            groups = slice_groups(self._layout, self.rank, reduction, partial(cuts_in, self._shares.tensors)) | {own}
             peers = self._layout.partners_of(self.rank, sorted(peers))
             pairs = self._layout.channels(pairs)
         groups.add(self._everyone)
@@ -486,42 +461,6 @@ def _refuse_distributed(layers: Sequence[nn.Module]) -> None:
                     fix="give whole layers, without parallelize_module or distribute_tensor, and say how several GPUs "
                     'share them: tensor_parallel={name: "colwise", "rowwise" or "vocabulary"}',
                 )
-
-
-def check_cuts(plan: Plan, layers: Sequence[nn.Module], cuts: LayerCuts | None) -> None:
-    """Raise InvalidInputError unless the layers can be shared by as many ranks as the plan's stages have GPUs."""
-    for t, template in enumerate(plan.templates):
-        for i, stage in enumerate(template.stages):
-            if stage.tensor_parallel > 1 and cuts is None:
-                raise InvalidInputError(
-                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs, and nothing says how its "
-                    "layers are cut",
-                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
-                    fix="give PlanRunner cuts=ModelCuts({...}), or plan with --tensor-parallel 1",
-                )
-            if cuts is not None:
-                for number in range(*stage.layers):
-                    cuts.check(layers[number], stage.tensor_parallel, f"layer {number}")
-
-
-def cut_ties(ties: Sequence[Tie], layers: Sequence[nn.Module], cuts: LayerCuts) -> tuple[Tie, ...]:
-    """Ties of whole layers by the names that their parameters have in layers that are cut.
-
-    Raises:
-        InvalidInputError: a parameter is cut in one of its places and whole in another.
-    """
-    found = []
-    for one in ties:
-        places = tuple((layer, cuts.name_in_cut(layers[layer], name)) for layer, name in one.places)
-        are_cut = {new != old for new, old in zip(places, one.places, strict=True)}
-        if len(are_cut) > 1:
-            raise InvalidInputError(
-                f"layers {one.layers} share {one.places[0][1]} (tied weights), cut in one of them and whole in another",
-                where="the tensor-parallel plan",
-                fix="cut an embedding and its tied head by vocabulary, both or neither",
-            )
-        found.append(replace(one, places=places))
-    return tuple(found)
 
 
 def _asked_of(asked: bool | None, program: Program, layout: RankLayout) -> bool | None:
