@@ -169,7 +169,7 @@ class ComputedParts:
         computed: dict[Kind, LayerParts] = {}
         parts, again_s = TimeParts(), 0.0
         for index in range(*layers):
-            what = "embedding" if index == 0 else "head" if index == len(self._profile.layers) - 1 else "block"
+            what: Kind = "embedding" if index == 0 else "head" if index == len(self._profile.layers) - 1 else "block"
             if what not in computed:
                 computed[what] = self.of_kind(what, degree)
             cost = next(one for one in self._profile.layers[index].costs if one.tensor_parallel == degree)

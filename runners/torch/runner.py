@@ -25,7 +25,7 @@ from torch import nn
 from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Plan
+from ...schemas.plan import Plan, rank_name
 from ...schemas.protocols import LayerCuts
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Program, Send, Sending, lower
@@ -143,33 +143,27 @@ class PlanRunner:
         shard_optimizer: bool | None = None,
     ) -> None:
         require_valid(plan, "the plan")
-        ties = ties_of(layers)
-        program = lower(plan, trained_together(ties))
+        program = lower(plan, trained_together(ties := ties_of(layers)))
         layout = RankLayout.of(program)
-        self.plan = plan
+        self.plan, self._program = plan, program
         self.rank = _rank_among(program, layout, rank, world_size)
         self._number, self.share = layout.seats[self.rank]
         self.worker = program.workers[self._number]
-        self._group = RankGroup(layout.degrees[self._number], self.share)
-        self.device = torch.device(device)
-        self.paced = paced
-        self.seed = seed
-        self.iteration = 0
-        self._taken = 0  # steps
+        self._group, self.device = RankGroup(layout.degrees[self._number], self.share), torch.device(device)
+        self.paced, self.seed = paced, seed
+        self.iteration, self._taken, self._origin_s = 0, 0, 0.0  # the next one's number, steps, when the clock began
         self.spans: list[Span] = []
-        self._program = program
         self._layout = layout if layout.size > len(program.workers) else None
         self._everyone = RankTuple(range(layout.size))
         self._store = environment_store() if store is None else store
-        name = self.worker.name if self._layout is None else f"{self.worker.name}, its rank {self.share},"
+        name = rank_name(self.worker.name, self.share, self._group.degree)
         self._refusals = Refusals(self._store, self.rank, layout.size, name)
         with self._refusals.telling():
             check_model(plan, layers)
             if self._layout is not None:
                 check_cuts(plan, layers, cuts)
             self._named_inputs = NamedInputs(layers)
-            asked = _asked_of(shard_optimizer, program, layout)
-            is_sharded = shards_optimizer(asked, fewest_peers(program), optimizer, layers)
+            is_sharded = _is_sharded(shard_optimizer, program, layout, optimizer, layers)
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
@@ -191,12 +185,11 @@ class PlanRunner:
             blocks = self._held.blocks
             self._gathering = None if blocks is None else Gathering.dealt(blocks, program, self._number)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
-        self._delegates: Delegates | None = None
         self._delegated = delegated_peers(transport, program, self._number)
+        self._delegates: Delegates | None = None
         self._transport: Transport = self._connect(program.instructions[self._number])
         self._refusals.interrupt = self._transport.interrupt
         self._prepared: Rank | None = None
-        self._origin_s = 0.0
 
     @property
     def stage(self) -> TorchStage:
@@ -463,15 +456,17 @@ def _refuse_distributed(layers: Sequence[nn.Module]) -> None:
                 )
 
 
-def _asked_of(asked: bool | None, program: Program, layout: RankLayout) -> bool | None:
-    """What is asked of a sharded optimizer; nothing can be where those who hold a layer have unlike slices of it.
+def _is_sharded(
+    asked: bool | None, program: Program, layout: RankLayout, optimizer: OptimizerFactory, layers: Sequence[nn.Module]
+) -> bool:
+    """Whether peers share the optimizer's state; nobody can where those who hold a layer have unlike slices of it.
 
     Raises:
-        InvalidInputError: it is asked for all the same.
+        InvalidInputError: it is asked for all the same, or of an optimizer that cannot be shared.
     """
     holders = {workers for number in range(len(program.workers)) for workers in peers_of(program, number).values()}
     if all(len({layout.degrees[worker] for worker in workers}) == 1 for workers in holders):
-        return asked
+        return shards_optimizer(asked, fewest_peers(program), optimizer, layers)
     if asked:
         raise InvalidInputError(
             "workers of unlike tensor-parallel degrees hold the same layers: they have no blocks of an optimizer's "
