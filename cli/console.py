@@ -453,3 +453,11 @@ def progress() -> "Iterator[Progress]":
 
     with Progress(console=Console(stderr=True), disable=_is_silent(), transient=True) as bar:
         yield bar
+
+
+@contextmanager
+def counting(what: str) -> "Iterator[Callable[[int, int], None]]":
+    """A progress bar that says what is under way; it is told how much of how much is done."""
+    with progress() as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)

@@ -6,7 +6,7 @@ limits by, and counts layer by layer.
 
 from .check import Violation
 from .plan import Plan, Worker
-from .profile import Layer, Profile
+from .profile import Profile, gradient_share
 from .quantities import print_bytes
 
 ROUNDING = 1e-9
@@ -56,17 +56,13 @@ def _static_bytes(plan: Plan, worker: Worker, profile: Profile, own: list[int], 
         tied = layer.tied_to in own
         parameters = layer.parameter_bytes - (layer.tied_bytes or 0.0 if tied else 0.0)
         state = layer.state_bytes - (layer.tied_state_bytes or 0.0 if tied else 0.0)
-        gradients = parameters * _ratio(layer)
+        gradients = parameters * gradient_share(layer)
         total += parameters + gradients + part * (copies * (state - gradients) + (copies - 1) * parameters)
         # A matrix that several layers use is whole with all peers: what was left out of it above.
         users = [layer] if layer.tied_to is not None and not tied else []
         users += [other for other in shared if other.tied_to == number][:1]
         for other in users:
             parameters, state = other.tied_bytes or 0.0, other.tied_state_bytes or 0.0
-            moments = max(0.0, state - parameters * _ratio(other))
+            moments = max(0.0, state - parameters * gradient_share(other))
             total += (1 - part) * (copies * moments + (copies - 1) * parameters)
     return total / plan.gpus_of(worker)
-
-
-def _ratio(layer: Layer) -> float:
-    return layer.gradient_bytes / layer.parameter_bytes if layer.gradient_bytes and layer.parameter_bytes else 1.0

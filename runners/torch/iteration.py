@@ -458,7 +458,10 @@ class Iteration:
         """A micro-batch's [sum, count] is there; it `is_own` where the stage has the model's loss."""
         if is_own:
             self.rank.held.gradients.add_loss(loss)
-        # What layers of another stage of this rank have added to the loss of the micro-batch may be there already.
+        self._add_loss(number, loss)
+
+    def _add_loss(self, number: int, loss: torch.Tensor) -> None:
+        """What layers of another stage of this rank have added to the loss of a micro-batch may be there already."""
         before = self._losses.get(number)
         self._losses[number] = loss if before is None else before + loss
 
