@@ -68,7 +68,13 @@ def stray_word(group: Any, ctx: Any, word: str) -> InvalidInputError:
     """The error for a word in a command's place that is none."""
     names, path = group.list_commands(ctx), ctx.command_path
     if is_file(word):
-        return _file_in_place_of_command(word, names, path)
+        from ..schemas.remedies import uses_of
+
+        if path == "rtk":
+            fix = f"say what to do with it: {joined(uses_of(word), 'or')}"
+        else:
+            fix = f"name a command first, such as `{path} {names[0]} {word} …`; there are {joined(names)}"
+        return InvalidInputError(f"{shown(word)} is a file, not a command of {path}", where=path, fix=fix)
     return InvalidInputError(
         f"{path} has no command {shown(word)}",
         where=path,
@@ -85,16 +91,6 @@ def shown(value: Any) -> str:
     """A value in a message, cut where it is long, without control characters."""
     text = repr(value)
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
-
-
-def _file_in_place_of_command(word: str, names: list[str], path: str) -> InvalidInputError:
-    from ..schemas.remedies import uses_of
-
-    if path == "rtk":
-        fix = f"say what to do with it: {joined(uses_of(word), 'or')}"
-    else:
-        fix = f"name a command first, such as `{path} {names[0]} {word} …`; there are {joined(names)}"
-    return InvalidInputError(f"{shown(word)} is a file, not a command of {path}", where=path, fix=fix)
 
 
 def _look(path: str) -> str:

@@ -71,7 +71,9 @@ class ElasticBatching(WholeRows):
         new = whole_rows(seatless(whole, fleet.nodes), columns, self._job.grid.units - rows)
         if not new:
             return ()
-        after_s = busy_s + self._copying_s(rows, len(new) // columns)
+        units = [divmod(number, columns) for number in range(len(whole) + len(new))]
+        copies = from_peers(self._job.grid, units[: len(whole)], units[len(whole) :], self.saved.gpu_bytes)
+        after_s = busy_s + copying_s(self._job, copies)
         return (StateChange(self._standing(whole + new), "form", regrouping(self._job.costs), after_s),)
 
     def _layout(self, pipelines: int) -> Layout:
@@ -83,10 +85,3 @@ class ElasticBatching(WholeRows):
             return TrainingState((), None, 0, 0)
         outcome = self._pipelines.outcome(self._layout(count))
         return outcome.standing(seating, count * self._job.shape.microbatches, len(seating), self.saved.checkpointing)
-
-    def _copying_s(self, rows: int, new_rows: int) -> float:
-        """How long new rows copy their state from those that have theirs."""
-        grid = self._job.grid
-        units = [(row, column) for row in range(rows + new_rows) for column in range(grid.columns)]
-        first_new = rows * grid.columns
-        return copying_s(self._job, from_peers(grid, units[:first_new], units[first_new:], self.saved.gpu_bytes))

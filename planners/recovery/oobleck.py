@@ -37,7 +37,7 @@ from ...schemas.templates import PipelineTemplate, Templates, nodes_of_stages
 from ..oobleck.assignment import CrewNode, Range, crew_of, node_shapes, require_all_layers
 from ..oobleck.pace import paces_of, rings_of
 from ..oobleck.plan import ordered_of, plan_of, templates_of
-from ..oobleck.reconfiguration import KEPT_OPTIONS, PAYS_WITHIN, Choice, GlobalBatch, Weighing, batch_of
+from ..oobleck.reconfiguration import KEPT_OPTIONS, PAYS_WITHIN, GlobalBatch, Weighing, batch_of
 from ..oobleck.reconfiguration import SurvivingNodes as Crew
 from ..oobleck.templates import largest_size, plan_templates
 from ..scheduling.retimed import Retimed
@@ -395,7 +395,10 @@ class Oobleck:
         key = situation.parts, len(situation.joining), pays_within
         if key not in self._answers:
             crew = Crew(tuple(size for size, _ in situation.parts), tuple(self._crew(situation)))
-            self._answers[key] = _next(self._weighing.chosen(crew, pays_within))
+            choice = self._weighing.chosen(crew, pays_within)
+            seats = tuple(tuple(place_of(node.name) for node in nodes) for nodes in choice.seats)
+            steps = ("re-shape" if step == "new set" else step for step in choice.pipelines.steps)
+            self._answers[key] = _Next(seats, choice.microbatches, choice.copying_s or 0.0, " and ".join(steps))
         found = self._answers[key]
         standing = self._standing(situation.named(found.seats), found.microbatches)
         pauses = failing_over if situation.failed else regrouping
@@ -435,13 +438,6 @@ def places_of_nodes(templates: Templates, plan: Plan) -> Iterator[tuple[Place, .
     for k in range(len(plan.pipelines)):
         for shape in node_shapes(plan.template_of(k).stages, templates.gpus_per_node):
             yield tuple((k, i) for i in range(*shape.stages))
-
-
-def _next(choice: Choice) -> _Next:
-    """A choice by the places of its nodes."""
-    seats = tuple(tuple(place_of(node.name) for node in nodes) for nodes in choice.seats)
-    steps = ("re-shape" if step == "new set" else step for step in choice.pipelines.steps)
-    return _Next(seats, choice.microbatches, choice.copying_s or 0.0, " and ".join(steps))
 
 
 def _released(sizes: Sequence[int], gone: Sequence[tuple[int, ...]], number: int) -> list[tuple[int, ...]]:
