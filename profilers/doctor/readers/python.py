@@ -50,7 +50,8 @@ def _note(name: str, given: ast.expr | None, told: ToldSetting, collected: Colle
         collected.unread(told, "unreadable", "it is no time above zero")
     elif value is not None:
         collected.put(_FIELDS[name], value, told)
-    elif isinstance(given, ast.Constant) or _is_number(given):
+    # Whether it is `timedelta(…).total_seconds()`.
+    elif isinstance(given, ast.Constant) or (isinstance(given, ast.Call) and _name_of(given.func) == "total_seconds"):
         collected.unread(told, "unreadable", "torch takes a datetime.timedelta only, and raises TypeError")
     else:
         collected.unread(told, "unknown", "only the script itself knows it")
@@ -59,11 +60,6 @@ def _note(name: str, given: ast.expr | None, told: ToldSetting, collected: Colle
 def _name_of(function: ast.expr) -> str:
     """`init_process_group` of `torch.distributed.init_process_group`."""
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _is_number(given: ast.expr) -> bool:
-    """Whether it is `timedelta(…).total_seconds()`."""
-    return isinstance(given, ast.Call) and _name_of(given.func) == "total_seconds"
 
 
 def _timedelta(given: ast.expr) -> float | None:

@@ -69,17 +69,14 @@ class ShellReader:
                     told = ToldSetting("#SBATCH", " ".join(word.text for word in words), self._file, number)
                     self._collected.unread(told, "ignored", "sbatch reads no #SBATCH line below the first command")
                 else:
-                    self._sbatch(words, number)
+                    self._collected.put("is_batch", True, ToldSetting("#SBATCH", "", self._file, number))
+                    for flag, value in _flags(words, SBATCH):
+                        self._collected.note(SBATCH[flag], self._told(f"#SBATCH {flag}", value), ARGUMENT)
+                        for name in _SLURM_SAYS.get(flag, ()):
+                            self._variables[name] = (value,)
+                            self._followed.add(name)
             elif line.strip() and not line.startswith("#"):
                 is_over = True
-
-    def _sbatch(self, words: list[Word], number: int) -> None:
-        self._collected.put("is_batch", True, ToldSetting("#SBATCH", "", self._file, number))
-        for flag, value in _flags(words, SBATCH):
-            self._collected.note(SBATCH[flag], self._told(f"#SBATCH {flag}", value), ARGUMENT)
-            for name in _SLURM_SAYS.get(flag, ()):
-                self._variables[name] = (value,)
-                self._followed.add(name)
 
     def _command(self, words: list[Word], depth: int) -> None:
         """What one command says: what it assigns, and which arguments it gives to whom."""
@@ -195,12 +192,10 @@ class ShellReader:
                 continue
             self._collected.launch_flag(dashed, told)
             self._collected.megatron(dashed, told)
-            self._collected.torchtitan(flag.removeprefix("--"), told if value else _on(told))
-
-
-def _on(told: ToldSetting) -> ToldSetting:
-    """A flag of torchtitan that is on by being there."""
-    return ToldSetting(told.name, "true", told.file, told.line)
+            # A flag of torchtitan that is on by being there.
+            self._collected.torchtitan(
+                flag.removeprefix("--"), told if value else ToldSetting(told.name, "true", told.file, told.line)
+            )
 
 
 def _flags(words: list[Word], known: Mapping[str, KnownName]) -> Iterator[tuple[str, Word]]:
