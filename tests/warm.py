@@ -66,12 +66,21 @@ def forking() -> ForkServerContext:
     return context
 
 
+# A collection of garbage would look at all that torch has loaded, and copy it: half a second in every process.
+BEGIN = """
+import gc, runpy
+gc.freeze()
+runpy.run_path(file, {"ARGUMENTS": arguments}, "worker")
+"""
+
+
 def fork(file: str, *arguments: Any) -> ForkServerProcess:
     """Run a file of tests as `worker` in a process that knows torch already; it finds its arguments as `ARGUMENTS`.
 
     pytest imports test files under names that another process does not find.
     """
-    process = forking().Process(target=runpy.run_path, args=(file, {"ARGUMENTS": arguments}, "worker"), daemon=True)
+    told = {"file": file, "arguments": arguments}
+    process = forking().Process(target=exec, args=(BEGIN, told), daemon=True)
     process.start()
     return process
 
