@@ -6,6 +6,7 @@ does, for `endings` in `tests/cli/shell.py`.
 """
 
 import atexit
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import termios
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -154,6 +156,8 @@ def _be(
     os.setsid()
     if cores:
         os.sched_setaffinity(0, cores)
+    if os.isatty(streams[0].fileno()):  # whose Ctrl-C and whose end are then for this session
+        fcntl.ioctl(streams[0].fileno(), termios.TIOCSCTTY, 0)
     os.chdir(folder)
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
