@@ -88,10 +88,12 @@ def by_hand(path: Path, began: str, ended: str) -> dict[str, float]:
     """A Megatron log counted without anything of rtk.
 
     An iteration is worth what it took, but no more than the healthy time where it took over 10 % longer; the healthy
-    time is the median of those within 10 % of the lower quartile, without the first line, in which all warms up.
+    time is the median of those within 10 % of the lower quartile, without the first line, in which all warms up. The
+    timers of these logs run on while the model is evaluated, which is useful: lines after an evaluation are worth all.
     """
     text = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
     lines = re.findall(r"iteration +(\d+)/.*?elapsed time per iteration \(ms\): ([\d.]+)", text)
+    evaluated = {int(number) for number in re.findall(r"validation loss at iteration (\d+)", text)}
     numbers, times_s = [int(number) for number, _ in lines], [float(time_ms) / 1e3 for _, time_ms in lines]
     ordered = sorted(times_s[1:])
     quartile = ordered[(len(ordered) - 1) // 4]
@@ -99,7 +101,8 @@ def by_hand(path: Path, began: str, ended: str) -> dict[str, float]:
     useful_s = 0.0
     for before, number, time_s in zip([0, *numbers], numbers, times_s, strict=False):
         slow_from = 1.02 if before == 0 else 1.1
-        useful_s += (number - before) * (healthy_s if time_s > slow_from * healthy_s else time_s)
+        is_slow = time_s > slow_from * healthy_s and before not in evaluated
+        useful_s += (number - before) * (healthy_s if is_slow else time_s)
     seconds = [
         sum(int(part) * unit for part, unit in zip(time.split(":"), (3600, 60, 1), strict=True))
         for time in (began, ended)

@@ -370,6 +370,36 @@ def test_two_jobs_in_turns_in_one_log_are_refused() -> None:
     assert "job.log:11 and job.log:12" in str(error.value.where)
 
 
+def test_what_may_be_another_job_is_said() -> None:
+    """Iteration 1 again without a checkpoint, and iterations that are told twice; neither of a job that goes on."""
+    again = Script().then(0, "start", gpus=1).iterations(1, 20).then(9, "start").iterations(1, 5).ledger()
+    assert any("job.log:23: an attempt begins at iteration 1" in one for one in again.warnings)
+    script = Script().then(0, "start", gpus=1)
+    for number in range(1, 30):
+        script.then(1, "iteration", iteration=number).then(1, "iteration", iteration=number + 4)
+    assert any("28 lines tell of iterations that were told before" in one for one in script.ledger().warnings)
+    assert not Script().then(0, "start", gpus=1).iterations(1, 20).ledger().warnings
+
+
+def test_the_longest_pause_without_a_word_is_named() -> None:
+    """As where a piece of a log is missing."""
+    script = (
+        Script().then(0, "start", gpus=1).iterations(1, 20, took_s=2.0).then(50, "iteration", iteration=21, took_s=2.0)
+    )
+    script.then(90, "iteration", iteration=22, took_s=2.0)
+    (words,) = script.ledger().warnings
+    assert words == "2 pauses between iterations without a word; the longest, 88 s, before job.log:23"
+
+
+def test_an_error_of_which_the_launcher_tells_later_is_the_cause() -> None:
+    """Others have gone on for a moment: the first error is the cause; one that was caught long ago is not."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 9).then(1, "failure", cause="OOM").iterations(10, 11, 1.0)
+    late = Script().then(0, "start", gpus=1).iterations(1, 9).then(1, "failure", cause="OOM").iterations(10, 60)
+    for one, cause in ((script, "OOM"), (late, "exit code 1")):
+        (failure,) = one.then(5, "failure", cause="exit code 1").then(9, "start").iterations(12, 15).ledger().failures
+        assert failure.cause == cause
+
+
 def test_what_a_coarse_clock_left_open_is_not_lost_when_a_job_goes_back_without_a_word() -> None:
     """The last line came a second after its timer would have it."""
     script = (

@@ -288,6 +288,9 @@ def test_nvrx_tells_cycles_beside_the_programs_own_lines() -> None:
     ]
     assert kinds(told)["end"] == 1
     assert all((one.took_s or 0.0) < 1.0 for one in told if one.kind == "rendezvous")
+    found = ledger_of(told)  # workers that start after their rendezvous are no other attempt
+    assert [one.ended for one in found.attempts] == ["failed", "failed", "clean"]
+    assert [one.cause for one in found.failures] == [causes[0], causes[2]]
 
 
 def test_torchruns_lines_and_tracebacks_of_single_ranks() -> None:
@@ -301,6 +304,9 @@ def test_torchruns_lines_and_tracebacks_of_single_ranks() -> None:
     first, second = (one.time_s for one in told if one.cause == "exit code 1")
     assert first is not None and second is not None and second - first == pytest.approx(4.792)
     assert any("no year" in words for words in count.words())
+    found = ledger_of(told)  # rank 0 goes on for a moment after the error of rank 1
+    assert [one.cause for one in found.failures][:1] == [failures[0][0]]
+    assert any("no iteration has a clock" in words for words in found.warnings)
 
 
 # Lines in the forms of these threads: pytorch#118369, LlamaFactory#7396 (NCCL's watchdog), torchtitan#2389 (every rank
@@ -390,6 +396,17 @@ def test_ranks_apart_by_some_iterations_are_heard_once(tmp_path: Path) -> None:
     assert iterations(told_in(tmp_path, "".join(lines[:3] + mixed))) == list(range(1, 9))
 
 
+def test_a_checkpoint_that_was_loaded_without_a_word_has_the_iterations_before(tmp_path: Path) -> None:
+    """The first line after the start is no line for all of them."""
+    size = "using world size: 16, data-parallel size: 4\n[after megatron is initialized] datetime: 2025-08-01 07:{} \n"
+    first = "".join(megatron(n, f"2025-08-01 07:00:{n:02d}", ms="1000.0") for n in range(1, 41))
+    again = "".join(megatron(n, f"2025-08-01 07:01:{n:02d}", ms="1000.0") for n in range(21, 51))
+    found = ledger_of(told_in(tmp_path, size.format("00:00") + first + size.format("01:10") + again))
+    assert (found.iterations, found.iterations_lost, found.span_s) == (50, 20, 110.0)
+    alone = ledger_of(told_in(tmp_path, size.format("01:10") + again))
+    assert (alone.iterations, alone.span_s) == (29 + 12, 40.0)  # of the 21 of its first line, 12 had the time
+
+
 def test_iterations_that_are_done_again_are_told_again(tmp_path: Path) -> None:
     """After a load, and after a restart of which no line tells."""
     first = "".join(megatron(number, f"2025-08-01 07:19:{number:02d}") for number in (1, 2, 3, 4))
@@ -411,6 +428,9 @@ def test_pieces_of_a_log_are_read_in_order(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
         paths.append(str(tmp_path / name))
     assert iterations(read_happenings(sorted(paths))) == [1, 2, 3, 4, 5, 6]
+    count = LogCount()
+    list(read_happenings([paths[0], paths[2]], count))
+    assert count.words() == [f"a piece of a log that was rotated is not given ({tmp_path / 'job.log.1'})"]
     for name, numbers in pieces.items():
         text = "".join(f"iter {number}: loss 1.0, time 20.0ms\n" for number in numbers).encode()
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
@@ -454,6 +474,9 @@ def test_colours_and_other_countries_numbers_are_read(tmp_path: Path) -> None:
     """A comma for the decimals, points for the thousands, and a coloured word in between."""
     told = told_in(tmp_path, megatron(1, ms="1.234,5") + megatron(2, "2025-08-01 07:19:39", ms="\x1b[31m987,6\x1b[39m"))
     assert [one.took_s for one in told] == pytest.approx([1.2345, 0.9876])
+    # As `grep --color=always iteration` has it.
+    found = "\x1b[01;31m\x1b[Kiteration\x1b[m\x1b[K"
+    assert iterations(told_in(tmp_path, (megatron(1) + megatron(2)).replace("iteration", found))) == [1, 2]
 
 
 @given(st.integers(0, 10**9), st.integers(0, 999))
@@ -483,6 +506,8 @@ def test_lines_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -> None:
     assert iterations(told) == [1, 5]
     assert (count.lines, count.telling, count.garbled, count.silent) == (6, 2, 3, 1)
     assert all(words.startswith("not understood") for words in count.words())
+    told_in(tmp_path, megatron(1) + megatron(2)[:60], count := LogCount())
+    assert (count.garbled, count.words()) == (1, [f"the last line is cut off ({tmp_path / 'job.log'}:2)"])
 
 
 def test_holes_of_zero_bytes_are_left_out_and_said(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ class Progress:
     """How many iterations a line stands for, rank by rank: those since its line before.
 
     The first line after a start stands for all since the checkpoint; where that is not known, for as many as lines of
-    this log usually do (`interval`), or for one.
+    this log usually do (`interval`), or for one. A job that begins at 0 may have loaded a checkpoint without a word:
+    its first line stands for no more than lines usually do.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ class Progress:
         self._last: dict[str | None, int] = {}
 
     def restart(self, base: int | None) -> None:
-        """A job begins after the iteration `base`; None: it is not known which."""
+        """A job begins after the iteration `base`; 0: as far as one can tell; None: it is not known."""
         self._base, self._last = base, {}
 
     def follow(self, iteration: int) -> None:
@@ -113,11 +114,11 @@ class Progress:
         is_first = rank not in self._last
         before = self._base if is_first else self._last[rank]
         self._last[rank] = iteration
-        if before is not None and iteration > before:
-            if not is_first:
-                self.interval = iteration - before
-            return iteration - before
-        return self.interval or 1
+        if before is None or iteration <= before or (before == 0 and is_first and self.interval):
+            return min(self.interval or 1, iteration) or 1
+        if not is_first:
+            self.interval = iteration - before
+        return iteration - before
 
 
 def quantity_of(text: bytes, what: str) -> float:

@@ -116,6 +116,7 @@ def _logs_of(paths: Sequence[str], count: LogCount, zone: tzinfo) -> list[_LogSo
         is_at_once = any(later - before < _AT_ONCE_S for before, later in pairwise(times) if before > -inf)
         if len(files) > 1 and not is_at_once:
             ordered = sorted(files, key=lambda file: begin_s[file]) if times[0] > -inf else _by_number(files)
+            _note_missing(stem, files, count)
             sources.append(_LogSource(stem, ordered, "log", times[0]))
         else:
             sources += [_LogSource(file, [file], "log", begin_s[file]) for file in files]
@@ -127,6 +128,14 @@ def _stem(path: str) -> str:
     name = path.removesuffix(".gz")
     match = _ROTATED.fullmatch(name)
     return match[1] if match else name
+
+
+def _note_missing(stem: str, files: Sequence[str], count: LogCount) -> None:
+    """Say which pieces of a log that was rotated lie between those that are given, and are not."""
+    matches = [_ROTATED.fullmatch(file.removesuffix(".gz")) for file in files]
+    numbers = {0 if match is None else int(match[2]) for match in matches if match is None or len(match[2]) <= 3}
+    for number in sorted(set(range(min(numbers, default=0), max(numbers, default=0))) - numbers):
+        count.remark("a piece of a log that was rotated is not given", f"{stem}.{number}")
 
 
 def _by_number(files: Sequence[str]) -> list[str]:

@@ -112,7 +112,7 @@ class LogStream:
             self._count.remark("stamps say no year: 2000 is taken for it", source_of(self.files[0]))
 
     def _file(self, file: str) -> Iterator[Happening]:
-        around, lines = LineContext(source_of(file)), 0
+        around, lines, is_cut = LineContext(source_of(file)), 0, False
         self._count.files += 1
         self._count.formats[around.file] = self.format
         is_first = True
@@ -124,7 +124,11 @@ class LogStream:
             lines = yield from self._block(block, lines, around)
             yield from self._decided(is_over=False)
             self._count.formats[around.file] = self.format
+            is_cut = not block.data.endswith((b"\n", b"\r"))
         self._count.lines += lines
+        if is_cut and self._told_at != LogPlace(around.file, lines):
+            self._count.garbled += 1
+            self._count.remark("the last line is cut off", f"{around.file}:{lines}")
 
     def _begin(self, block: LogBlock) -> None:
         """Rows are known by their first line; for logs, all readers listen."""
