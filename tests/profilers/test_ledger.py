@@ -473,12 +473,22 @@ def test_long_jobs_take_bounded_memory_and_keep_their_sums(monkeypatch: pytest.M
     kept = JobHistory()
     for number in range(1, 2001):
         kept.note(DoneRow(0, number, 1, 1000, number * 1000))
-    assert len(kept.rows) <= 64
+    assert 16 <= len(kept.rows) <= 64
     assert sum(row.took_us for row in kept.rows) == 2_000_000
     loss = kept.go_back(1500)
     assert loss.iterations == 500
     assert loss.took_us[0] == 500_000
     assert kept.rows[-1].last == 1500
+
+
+def test_a_slow_phase_is_found_however_long_the_job_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows stand for grows with the job, and no faster."""
+    monkeypatch.setattr(history, "MOST_ROWS", 64)
+    script = Script().then(0, "start", gpus=1).iterations(1, 3000, 2.0, took_s=2.0)
+    script.iterations(3001, 3600, 4.0, took_s=4.0).iterations(3601, 6000, 2.0, took_s=2.0)
+    (phase,) = script.ledger().slow_phases
+    assert phase.factor == pytest.approx(2.0, rel=0.2)
+    assert phase.iterations == pytest.approx(600, rel=0.3)
 
 
 def test_every_class_is_defined() -> None:
