@@ -44,8 +44,8 @@ class DeepSpeedLog(HappeningReader):
     def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         if timed := _TIMED.search(line):
-            took_s = quantity_of(timed[2].replace(b",", b"."), "the time of a step")  # it has no thousands' points
-            yield self._timed(int(timed[1]), took_s, line, around)
+            step_s = quantity_of(timed[2].replace(b",", b"."), "the time of a step")  # it writes no thousands
+            yield self._timed(int(timed[1]), step_s, line, around)
             return
         yield from self.finish()
         time_s = self.clock.of(line)
