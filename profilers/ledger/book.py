@@ -32,16 +32,18 @@ class Book:
         attempts: in their order.
         history: iterations.
         clock: of the job.
-        saves: how long each checkpoint took, and the time from the one before of the same attempt.
+        saves_us: how long each checkpoint took.
+        between_saves_us: from one checkpoint of an attempt to the next.
         evaluations: how many there were.
         unmeasured: of these, how many did not say how long they took.
         alarms: lines that spoke of errors after which training went on as before.
         missing: iterations that no line tells of.
         others: places where another job seems to begin.
         anew: places where an attempt begins at iteration 1 though the one before had not ended cleanly.
-        again: lines that tell of iterations told before, and name no rank.
-        dated: lines of iterations that have a clock.
-        pauses: between iterations without a word: how many, and the longest with the line after it.
+        lines, dated: lines of iterations, and those that have a clock.
+        again: lines of iterations that had been told before, and name no rank.
+        pauses: how many there were between iterations without a word.
+        longest: of them, with the line after it.
     """
 
     def __init__(self) -> None:
