@@ -89,15 +89,22 @@ def test_megatron_of_2021_tells_size_setup_iterations_and_its_end() -> None:
     assert (count.lines, count.garbled) == (40, 0)
 
 
-def test_megatrons_evaluations_take_what_their_timer_says() -> None:
-    """It stands before the loss; iterations' timers, and clocks, agree with it."""
-    told = told_by("megatron-evaluates.log")
-    assert [(one.iteration, one.took_s) for one in told if one.kind == "evaluation"] == [(50, 3.27473), (100, 2.05252)]
+def test_megatrons_evaluations_take_what_their_timer_says(tmp_path: Path) -> None:
+    """It stands before the loss; iterations' timers stand still meanwhile, so that clocks agree with it."""
+    evaluation = (
+        "(min, max) time across ranks (ms):\n"
+        "    evaluate .......................................: (3270.11, 3274.73)\n"
+        "WARNING:megatron.core.rerun_state_machine:Setting RerunStateMachine mode RerunMode.DISABLED\n"
+        f"{'-' * 94}\n validation loss at iteration 5 | lm loss value: 8.8E+00 | lm loss PPL: 7.2E+03 | \n{'-' * 94}\n"
+    )
+    lines = [megatron(n, f"2025-08-01 07:00:{8 * n + 3 * (n > 5):02d}", ms="8000.0") for n in range(1, 7)]
+    told = told_in(tmp_path, SIZE + "".join([*lines[:5], evaluation, lines[5]]))
+    assert [(one.iteration, one.took_s) for one in told if one.kind == "evaluation"] == [(5, 3.27473)]
     found = ledger_of(told)
-    assert found.evaluation_gpu_s == pytest.approx(5.32725)
-    assert found.time.unknown_gpu_s < 0.5
+    assert (found.evaluations, found.time.unknown_gpu_s, found.time.slow_gpu_s) == (1, 0.0, 0.0)
+    assert found.evaluation_gpu_s == pytest.approx(4 * 3.27473)
     untimed = [replace(one, took_s=None) if one.kind == "evaluation" else one for one in told]
-    assert ledger_of(untimed).evaluation_gpu_s == pytest.approx(5.3, abs=1.0)  # clocks of whole seconds
+    assert ledger_of(untimed).evaluation_gpu_s == 4 * 3.0  # by the clocks
 
 
 @pytest.mark.parametrize(
