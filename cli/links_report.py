@@ -82,7 +82,11 @@ def _cells(fits: Sequence[LinkFit]) -> Iterator[str]:
 def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
     """In words."""
     for pair in survey.pairs:
-        yield from _slow(pair)
+        ends = f"pair {pair.ends[0]}-{pair.ends[1]} is slow: "
+        if pair.slow_latency is not None:
+            yield f"{ends}its latency is {pair.slow_latency:.2f} times that of others"
+        if pair.slow_bandwidth is not None:
+            yield f"{ends}a byte takes {pair.slow_bandwidth:.2f} times as long as on others"
     for name, members in kinds.items():
         error = median(one.fit.median_error for one in members)
         if error > POOR:
@@ -93,7 +97,11 @@ def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
     for name, members in kinds.items():
         for one in members:
             if isinstance(one, AllReduceFit):
-                yield from _odd_sum(name, one)
+                largest = max(one.usual_s)
+                ratio = one.over_planned.get(largest, 1.0)
+                if not 1 / ODD < ratio < ODD:
+                    who = f"{name}, from rank {one.ranks[0]} on" if name == IN_NODES else name
+                    yield f"{who}: {print_bytes(largest)} take {ratio:.2f} times what a ring over such pairs would"
     yield from _of_nodes(survey)
 
 
@@ -107,15 +115,6 @@ def _of_nodes(survey: LinkSurvey) -> Iterator[str]:
         yield "all ranks are on one host: nothing is known of links between nodes"
 
 
-def _odd_sum(name: str, one: AllReduceFit) -> Iterator[str]:
-    """A sum that the planner would be wrong about."""
-    largest = max(one.usual_s)
-    ratio = one.over_planned.get(largest, 1.0)
-    if not 1 / ODD < ratio < ODD:
-        who = f"{name}, from rank {one.ranks[0]} on" if name == IN_NODES else name
-        yield f"{who}: {print_bytes(largest)} take {ratio:.2f} times what a ring over such pairs would"
-
-
 def _shared(node: NodeFit) -> Iterator[str]:
     rate, worth = node.bandwidth_bytes_per_s, node.worth_pairs
     if rate is None:
@@ -123,14 +122,6 @@ def _shared(node: NodeFit) -> Iterator[str]:
     beside = "" if worth is None else f", as much as {worth:.2f} pairs that are alone"
     here, there = node.hosts
     yield f"{here} and {there}: {len(node.pairs)} pairs at once have {rate / 1e9:.3g} GB/s in all{beside}"
-
-
-def _slow(one: PairFit) -> Iterator[str]:
-    ends = f"pair {one.ends[0]}-{one.ends[1]} is slow: "
-    if one.slow_latency is not None:
-        yield f"{ends}its latency is {one.slow_latency:.2f} times that of others"
-    if one.slow_bandwidth is not None:
-        yield f"{ends}a byte takes {one.slow_bandwidth:.2f} times as long as on others"
 
 
 def _rate(s_per_byte: float) -> str:
