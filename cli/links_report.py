@@ -82,11 +82,7 @@ def _cells(fits: Sequence[LinkFit]) -> Iterator[str]:
 def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
     """In words."""
     for pair in survey.pairs:
-        ends = f"pair {pair.ends[0]}-{pair.ends[1]} is slow: "
-        if pair.slow_latency is not None:
-            yield f"{ends}its latency is {pair.slow_latency:.2f} times that of others"
-        if pair.slow_bandwidth is not None:
-            yield f"{ends}a byte takes {pair.slow_bandwidth:.2f} times as long as on others"
+        yield from _slow(pair)
     for name, members in kinds.items():
         error = median(one.fit.median_error for one in members)
         if error > POOR:
@@ -122,6 +118,14 @@ def _shared(node: NodeFit) -> Iterator[str]:
     beside = "" if worth is None else f", as much as {worth:.2f} pairs that are alone"
     here, there = node.hosts
     yield f"{here} and {there}: {len(node.pairs)} pairs at once have {rate / 1e9:.3g} GB/s in all{beside}"
+
+
+def _slow(one: PairFit) -> Iterator[str]:
+    ends = f"pair {one.ends[0]}-{one.ends[1]} is slow: "
+    if one.slow_latency is not None:
+        yield f"{ends}its latency is {one.slow_latency:.2f} times that of others"
+    if one.slow_bandwidth is not None:
+        yield f"{ends}a byte takes {one.slow_bandwidth:.2f} times as long as on others"
 
 
 def _rate(s_per_byte: float) -> str:
