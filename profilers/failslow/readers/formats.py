@@ -16,7 +16,7 @@ from ....schemas.errors import InvalidInputError
 from ....schemas.quantities import print_apart, print_time
 from ..tracker import EpisodeChange, Mode, Tracker
 from .lines import NUMBER, number_in, number_text, plain, rank_of
-from .reading import LONGEST_S, SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed
+from .reading import LONGEST_S, SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed, whole_number_of
 
 # Rows with named values: CSV, JSON lines (those of `rtk run --json` among them), and bare numbers.
 #
@@ -126,12 +126,7 @@ def _clock(row: Mapping[str, Any]) -> float | None:
 
 def _iteration(row: Mapping[str, Any]) -> int | None:
     name = next((name for name in _NUMBERS if _given(row, name) is not None), None)
-    if name is None:
-        return None
-    number = number_of(row[name], name)
-    if not number.is_integer() or abs(number) >= 1e15:
-        raise InvalidInputError(f"{name} is no whole number: {row[name]}", fix="number the iterations 0, 1, 2, ...")
-    return int(number)
+    return None if name is None else whole_number_of(row[name], name, "number the iterations 0, 1, 2, ...")
 
 
 def _size(row: Mapping[str, Any]) -> float | None:
