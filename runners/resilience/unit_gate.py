@@ -411,15 +411,10 @@ class UnitGate:
         return end.exit_code == 0 and self._is_raised(unit.worker)
 
     def _free(self, unit: WorkerUnit) -> None:
-        """A worker has left to be whole again."""
-        if not self._is_seated(unit):  # else that was told in place of its leaving
-            self._announce(self._raised(unit.worker))
+        """A worker has left to be whole again; what is told of that stands in place of its leaving."""
+        raised = DegreeRaised(worker=unit.worker, degree=len(unit.processes), of=self._degrees[unit.worker])
+        self._out.append(Announce(self._dated(raised)))
         self._dissolve(unit, had_seat=False)
-
-    def _raised(self, worker: str) -> DegreeRaised:
-        units = [one.unit for one in self._ranks[worker] if one.unit is not None]
-        degree = sum(not self._is_whole(unit) for unit in units)
-        return DegreeRaised(worker=worker, degree=degree, of=self._degrees[worker])
 
     def _lower(self, worker: str, there: Sequence[RankProcess], chooser: DegreeChooser) -> None:
         """Nobody is there for some rank: let those who are share the worker's layers, if that is a gain."""
@@ -607,7 +602,7 @@ class UnitGate:
                 case Drop(connection) if connection < 0:
                     self._drop(connection)
                 case Announce(WorkerLeft(worker=worker)) if self._is_raised(worker):
-                    self._out.append(Announce(self._dated(self._raised(worker))))
+                    pass  # its end follows, which is only that of its smaller degree (`_free`)
                 case Finish():
                     for one in self._processes.values():  # also those who wait
                         if not one.is_dismissed:
