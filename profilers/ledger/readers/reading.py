@@ -15,9 +15,9 @@ from typing import NamedTuple
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import STANDARD_STREAM, source_of
 from ....schemas.text import joined
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
 from ..log_count import LogCount
-from ..stamps import LineClock
 from .blocks import blocks_of
 from .kubernetes import read_kubernetes_events
 from .scheduler import kind_of_document
