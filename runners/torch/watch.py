@@ -85,7 +85,9 @@ class Interruption:
             self._newest = max(self._newest, number)
             if number <= self._epoch or (self._superseded.done() and not self._spares_team):
                 return
-            was_over, self._spares_team = self._superseded.done(), self._regroups(message)
+            was_over = self._superseded.done()
+            # Whether all of this worker's ranks are among those who go on.
+            self._spares_team = isinstance(message, Regroup) and seat_of(self._worker, message.members) is not None
             if not was_over:
                 self._superseded.set_result(None)
             transport = None if was_over else self._transport
@@ -95,10 +97,6 @@ class Interruption:
             those = [one for one in (transport, team) if one is not None]
             self._waking = [one for one in self._waking if not one.done()]
             self._waking.append(in_thread(partial(_interrupt, those), "interrupting"))
-
-    def _regroups(self, message: FromCoordinator) -> bool:
-        """Whether all of this worker's ranks are among those who go on."""
-        return isinstance(message, Regroup) and seat_of(self._worker, message.members) is not None
 
     def wait(self, limit_s: float) -> None:
         """Wait until nobody is being woken any more: a thread inside torch must not outlive the interpreter."""
