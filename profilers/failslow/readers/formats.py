@@ -308,14 +308,18 @@ class NanoGpt(LineReader):
 
     The iteration after an evaluation (`step 10: train loss ..., val loss ...`) is left out: its time holds that of the
     evaluation.
+
+    Args:
+        has_evaluated: it is read all the same.
     """
 
     NAME: ClassVar[str] = "nanogpt"
     _LINE = re.compile(rb"\biter\s+(\d{1,15})\b.*?\bloss\b.*?\btime:?\s*" + NUMBER + rb"\s*(ms|s)\b")
-    _EVALUATION = re.compile(rb"\bstep\s+(\d{1,15}): train loss ")
+    EVALUATION: ClassVar[re.Pattern[bytes]] = re.compile(rb"\bstep\s+(\d{1,15}): train loss ")
 
-    def __init__(self) -> None:
+    def __init__(self, has_evaluated: bool = False) -> None:
         super().__init__()
+        self._has_evaluated = has_evaluated
         self._evaluated: int | None = None
 
     def read(self, line: bytes) -> LineReading | None:
@@ -325,10 +329,10 @@ class NanoGpt(LineReader):
         line = plain(line)
         match = self._LINE.search(line)
         if match is None:
-            self._evaluated = number_in(self._EVALUATION, line) if b"train loss" in line else self._evaluated
+            self._evaluated = number_in(self.EVALUATION, line) if b"train loss" in line else self._evaluated
             return None
         iteration = int(match[1])
-        if iteration == self._evaluated:
+        if iteration == self._evaluated and not self._has_evaluated:
             return None
         return LineReading(iteration_time(match[2], match[3]), iteration, rank_of(line))
 

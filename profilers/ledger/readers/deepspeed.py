@@ -44,7 +44,8 @@ class DeepSpeedLog(HappeningReader):
     def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         if timed := _TIMED.search(line):
-            yield self._timed(int(timed[1]), quantity_of(timed[2], "the time of a step"), line, around)
+            took_s = quantity_of(timed[2].replace(b",", b"."), "the time of a step")  # it has no thousands' points
+            yield self._timed(int(timed[1]), took_s, line, around)
             return
         yield from self.finish()
         time_s = self.clock.of(line)

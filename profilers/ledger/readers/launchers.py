@@ -168,6 +168,6 @@ _WORDS: dict[bytes, Callable[[bytes, LineContext], _Found]] = {
     b"received SIG": _signal,
     b"exits with return code = ": _return_code,
     b"Rendezvous complete for workers": lambda line, around: ("rendezvous", None, (), None),
-    b"] starting workers for entrypoint": lambda line, around: ("start", None, (), None),
+    b"] starting workers for entrypoint": lambda line, around: ("start", "a launcher", (), None),
     b"worker group successfully finished": lambda line, around: ("end", None, (), None),
 }

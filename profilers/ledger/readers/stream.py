@@ -156,7 +156,7 @@ class LogStream:
                 found = data.find(b"\n", at, end)
                 stop = end if found < 0 else found + 1  # of a bar, the rest comes again
                 number += data.count(b"\n", counted, begin)
-                counted, seen, line = begin, 0, data[begin:stop].rstrip(b"\n")
+                counted, seen, line = begin, 0, data[begin : end if found < 0 else found]
                 around.move(number, data, stop - 1)
             if not seen >> place & 1:
                 seen |= 1 << place

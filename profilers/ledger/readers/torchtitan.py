@@ -94,6 +94,7 @@ class TorchTitanLog(HappeningReader):
     def _iteration(self, line: bytes, around: LineContext, step: re.Match[bytes]) -> Iterator[Happening]:
         reading, rank, number = self._times.read(line), rank_of(line), int(step[2])
         if step[1]:  # a validation, after which its clock begins anew
+            self._saved_s.pop(rank, None)
             ranks = (rank,) if rank else ()
             yield Happening("evaluation", self.clock.of(line), around.place, None, number, ranks=ranks)
             return
