@@ -228,7 +228,8 @@ def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
 ODD_PARTS = (
     ("global_step=8", "global_step=8,"), (".0, lr", ", lr"), (".0, lr", ".5, lr"), (".0, lr", "e+1, lr"),
     ("s=1.360", "s=1,5"), ("s=1.360", "s=0.000"), ("s=1.360", "s=1e-3"), (", train_step_timing in s=1.360", ""),
-    ("v_num=2", "val_global_step=3.0"), ("v_num=2", "VRAM=3"), ("v_num=2", "a=1,5"), ("v_num=2", "at=2025-08-01 07:00:00"), ("v_num=2", "Validation_loss=2"),
+    ("v_num=2", "val_global_step=3.0"), ("v_num=2", "VRAM=3"), ("v_num=2", "a=1,5"),
+    ("v_num=2", "at=2025-08-01 07:00:00"), ("v_num=2", "Validation_loss=2"),
     ("lr=0.001", "other_train_step_timing in s=7.0"), ("lr=0.001", "x"), ("Epoch", "[default3]:Epoch"),
     ("Epoch", "2025-08-01 07:19:37 Epoch"), ("Epoch", "\x1b[32mEpoch"), ("Epoch", " Epoch"), ("Epoch", "E"),
     ("Epoch", "Validation DataLoader 0: 5%|# | 1/8 [00:02<00:02, 2it/s]\rEpoch"), ("Epoch", "text\r\rEpoch"),
