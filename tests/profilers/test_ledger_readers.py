@@ -250,7 +250,7 @@ def bar_of(steps: Iterable[int], odd: Iterable[tuple[int, tuple[str, str]]]) -> 
 
 def assert_told_as_lines(bar: str) -> None:
     """A bar tells what its parts would tell if each were a line."""
-    told, counts = [], []
+    told, counts = list[list[Happening]](), list[int]()
     for end in ("\r", "\n"):
         with tempfile.TemporaryDirectory() as folder:
             path, count = Path(folder) / "job.log", LogCount()
