@@ -96,7 +96,7 @@ NOT_NEEDED = frozenset(
 class WorldSizeMode(Enum):
     """How many replicas count in an average.
 
-    DYNAMIC: all that are there. FIXED_WITH_SPARES: `min_replica_size`; those beyond add nothing, and take the same step.
+    DYNAMIC: all that are there. FIXED_WITH_SPARES: `min_replica_size`; others add nothing, and step alike.
     """
 
     DYNAMIC = 0

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ from rtk.manager import (
     ProcessGroupGloo,
     plan_of_replicas,
 )
+from rtk.runners.resilience.protocol import Vote
 from rtk.runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import write_document
@@ -55,7 +56,50 @@ def make_rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, torch.randint(0, CLASSES, (ROWS,), generator=generator)
 
 
-def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, fails_at: int) -> None:
+Death = Literal["quorum", "giving", "taking", "backward", "vote", "step", "leaving"]
+
+
+def doom(death: Death, after: int, manager: Manager, model: nn.Module, optimizer: Optimizer, states: Any) -> Any:
+    """Let this process die: in `start_quorum`, while it gives its state or takes another's, in its backward pass, as it
+    has voted in `should_commit`, or before it steps although all have committed; or shut down amid a step.
+
+    Args:
+        death: in what.
+        after: which step is its last; of `giving` and `taking` it is the first occasion that counts.
+        manager, model, optimizer, states: of the loop.
+
+    Returns:
+        What gives and takes the loop's state.
+    """
+    is_time = lambda: manager.current_step() >= after  # noqa: E731
+    give, take = states
+    if death == "backward":
+        first = next(model.parameters())
+        first.register_hook(lambda _: die() if is_time() else None)  # type: ignore[no-untyped-call]
+    elif death == "vote":
+        send = manager._link.send
+
+        def vote(message: Any) -> None:
+            send(message)
+            if isinstance(message, Vote) and is_time():
+                die()
+
+        manager._link.send = vote  # type: ignore[method-assign]
+    elif death == "step":
+        optimizer.optim.register_step_pre_hook(lambda *_: die() if is_time() else None)  # type: ignore[no-untyped-call]
+    elif death == "quorum":
+        begin = manager.start_quorum
+        manager.start_quorum = lambda: die() if is_time() else begin()  # type: ignore[method-assign]
+    elif death == "giving":
+        give = lambda: die() if is_time() else states[0]()  # noqa: E731
+    elif death == "taking":
+        take = lambda state: die()  # noqa: E731
+    return give, take
+
+
+def train(
+    number: int, folder: Path, environment: dict[str, str], dies: tuple[Death, int] | None, fails_at: int
+) -> None:
     """torchft's loop: until the step that the file `steps` says; in one step it may die, or report an error."""
     os.environ.update(environment)
     torch.set_num_threads(1)
@@ -72,23 +116,21 @@ def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, 
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
         min_replica_size=1,
-        load_state_dict=load_state_dict,
-        state_dict=state_dict,
         replica_id=f"train_ddp_{number}",
         timeout=timedelta(seconds=10),
     )
     replica = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, optim.AdamW(replica.parameters(), lr=RATE))
-    if dies_at >= 0:
-        first = next(model.parameters())
-        first.register_hook(  # type: ignore[no-untyped-call]
-            lambda _: die() if manager.current_step() == dies_at else None
-        )
+    states = state_dict, load_state_dict
+    give, take = states if dies is None else doom(*dies, manager, model, optimizer, states)
+    manager.register_state_dict_fn("default", take, give)
     with (folder / f"steps-{number}").open("a", buffering=1) as notes:
         while manager.current_step() < int((folder / "until").read_text()):
             seed = own.randrange(2**31)
             inputs, labels = make_rows(seed)
             optimizer.zero_grad()
+            if dies is not None and dies[0] == "leaving" and manager.current_step() >= dies[1]:
+                break
             F.cross_entropy(replica(inputs), labels).backward()  # type: ignore[no-untyped-call]
             if manager.current_step() == fails_at:
                 fails_at = -1
@@ -105,9 +147,10 @@ def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, 
     manager.shutdown()
 
 
-def die() -> None:
-    """In the midst of a backward pass."""
+def die() -> NoReturn:
+    """Without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it lives")
 
 
 class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignore[misc]
@@ -117,7 +160,7 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
         folder: where they note what they do.
         replicas: how many.
         steps: until which they go on, unless `until` says otherwise.
-        dies_at: by number, in which step a replica kills itself.
+        dies: by number, in what and from which step on a replica dies.
         fails_at: and reports an error.
     """
 
@@ -126,10 +169,10 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
         folder: Path,
         replicas: int,
         steps: int = MANY,
-        dies_at: dict[int, int] | None = None,
+        dies: dict[int, tuple[Death, int]] | None = None,
         fails_at: dict[int, int] | None = None,
     ) -> None:
-        self.folder, self.dies_at, self.fails_at = folder, dies_at or {}, fails_at or {}
+        self.folder, self.dies, self.fails_at = folder, dies or {}, fails_at or {}
         self.until(steps)
         write_document(str(folder / "plan.json"), plan_of_replicas(replicas))
         how = JobConfig(iterations=MANY if steps == MANY else steps)
@@ -143,7 +186,7 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
             COORDINATOR: self.addresses[0],
             SECRET: self.secret.decode(),
         }
-        ends = self.dies_at.pop(number, -1), self.fails_at.pop(number, -1)
+        ends = self.dies.pop(number, None), self.fails_at.pop(number, -1)
         return fork(__file__, number, self.folder, environment, *ends)
 
     def until(self, step: int) -> None:
@@ -164,10 +207,12 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
             time.sleep(0.02)
 
     def wait_for_end(self, timeout_s: float = 90.0) -> None:
-        """Wait until all processes have ended."""
+        """Wait until all processes have ended, by themselves, and with them the job."""
         for process in self.processes.values():
             process.join(timeout_s)
             assert process.exitcode == 0, f"{process.exitcode}; last: {self.said[-5:]}"
+        finished = self.result()
+        assert (finished.exit_code, finished.reason) == (0, "all workers are at their own end")
 
 
 def committed(notes: Path) -> list[str]:
@@ -221,7 +266,7 @@ def check_trajectory(folder: Path, replicas: int, first: int = 0) -> int:
 
 def test_a_replica_dies_amid_backward_and_a_new_one_heals(tmp_path: Path) -> None:
     """Three processes; the step of the death is done again by two, and the third has their state when it is back."""
-    with ReplicaJob(tmp_path, 3, dies_at={1: 4}) as job:
+    with ReplicaJob(tmp_path, 3, dies={1: ("backward", 4)}) as job:
         job.wait_for_step(10)
         job.start("1/0")
         since = job.wait_for(lambda one: one["event"] == "join")
@@ -234,6 +279,48 @@ def test_a_replica_dies_amid_backward_and_a_new_one_heals(tmp_path: Path) -> Non
     assert {*counts[:4]} == {3}
     assert counts[4] == 2
     assert counts[-1] == 3
+
+
+DEATHS: list[Death] = ["vote", "step", "backward", "quorum", "taking", "leaving", "giving"]
+
+
+def test_whatever_a_replica_is_at_when_it_dies_the_others_go_on(tmp_path: Path) -> None:
+    """In each verb once, also as it comes back, and as it gives another one its state; and who leaves amid a step."""
+    with ReplicaJob(tmp_path, 3, dies={0: ("vote", 3)}) as job:
+        since = 0
+        for number, death in enumerate(DEATHS):
+            if death == "giving":  # somebody has to come
+                job.signal("2/0", signal.SIGKILL)
+                job.wait_for(lambda one: one["event"] == "failure" and one["worker"] == "2/0", since=since)
+                job.wait_for_step(job.steps() + 1)
+                job.start("2/0")
+            told = "leave" if death == "leaving" else "failure"
+            since = job.wait_for(lambda one: one["event"] == told and one["worker"] == "0/0", since=since)  # noqa: B023
+            job.processes["0/0"].join(30)
+            if number + 1 < len(DEATHS):
+                job.dies[0] = DEATHS[number + 1], job.steps() + 2
+            job.start("0/0")
+        since = job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 3, since=since)
+        job.until(job.steps() + 10)
+        job.wait_for_end()
+    check_trajectory(tmp_path, 3)
+
+
+def test_two_of_three_are_killed_at_once(tmp_path: Path) -> None:
+    """The third one goes on alone, and gives both their state when they are back; so with whichever two."""
+    with ReplicaJob(tmp_path, 3) as job:
+        for alone in range(3):
+            job.wait_for_step(job.steps() + 3)
+            since, others = len(job.said), [f"{number}/0" for number in range(3) if number != alone]
+            for name in others:
+                job.signal(name, signal.SIGKILL)
+            since = job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 1, since=since)
+            for name in others:
+                job.start(name)
+            job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 3, since=since)
+        job.until(job.steps() + 5)
+        job.wait_for_end()
+    check_trajectory(tmp_path, 3)
 
 
 @pytest.mark.parametrize("kills", [int(os.environ.get("RTK_TEST_KILLS", "4"))])

@@ -1,4 +1,4 @@
-"""A job may begin with some of its workers, and those that come later are newcomers; it may end as each of them does."""
+"""A job may begin with some of its workers; who comes later is a newcomer. It may end as each of them does."""
 
 import random
 from collections.abc import Collection
@@ -16,8 +16,9 @@ from rtk.runners.training import JobConfig
 from rtk.running import controller_of
 from rtk.schemas.errors import InvalidInputError
 
-from .test_lowering import events_of, wait_for
+from .test_lowering import wait_for
 from .test_rules import STEPS, check_states, run
+from .test_unit_gate import events_of
 from .toy_cluster import ToyCluster, toy_plan
 
 
