@@ -54,7 +54,6 @@ from .events import (
     Tell,
     Wake,
 )
-from .gathering import Gathering
 from .membership import (
     Checksums,
     Crew,
@@ -101,6 +100,7 @@ from .protocol import (
     Vote,
     Whereabouts,
 )
+from .quorum import Quorum
 from .regrouping import ANEW, Inventory
 from .roster import Roster
 from .saving import Checkpoints
@@ -126,7 +126,7 @@ class CoordinatorRules:
         self._names = frozenset(worker.name for worker in job.plan.workers)
         self._layers = layers_of(job.plan)
         self._questions = Questions[tuple[Crew, Conditions], Planned]()  # for the plan that follows the running one
-        self._gathering = Gathering(job)
+        self._quorum = Quorum(job)
         self._inventory = Inventory()
         self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
         self.circumstances = Circumstances()
@@ -277,7 +277,7 @@ class CoordinatorRules:
         if kind == "suspect" and self.phase == "running" and int(number) == self.epoch and self._is_suspected:
             self._settle()
         elif kind == "gather":
-            self._gathering.elapse(number)
+            self._quorum.elapse(number)
         elif kind == "stall" and int(number) == self._watches:
             self._watch()
         elif kind == "standings" and int(number) == self.epoch:
@@ -622,12 +622,12 @@ class CoordinatorRules:
 
     def _gather(self) -> None:
         """Begin once all are there, or, where that is allowed, with those who have come."""
-        wake = self._gathering.see(self._roster.newcomers)
+        wake = self._quorum.see(self._roster.newcomers)
         self._out += [] if wake is None else [wake]
-        if self._gathering.is_complete(self._roster.newcomers):
-            self._start("all workers are there", canonical(self.job.plan).decode(), self._gathering.wanted)
-        elif self._gathering.is_enough:
-            found = self._planned_for(self._gathering.crew)
+        if self._quorum.is_complete(self._roster.newcomers):
+            self._start("all workers are there", canonical(self.job.plan).decode(), self._quorum.wanted)
+        elif self._quorum.is_enough:
+            found = self._planned_for(self._quorum.crew)
             if found is not None and found.plan is not None:  # else whoever comes may make one possible
                 seats = {place_of(place): worker for worker, place in found.seats}
                 self._start("as many workers are there as are to be", found.plan, seats)

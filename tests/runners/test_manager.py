@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -24,7 +25,10 @@ from rtk.manager import (
     DistributedSampler,
     Manager,
     Optimizer,
+    PGTransport,
     ProcessGroupGloo,
+    ProcessGroupNCCL,
+    WorldSizeMode,
     plan_of_replicas,
 )
 from rtk.runners.resilience.protocol import Vote
@@ -59,6 +63,20 @@ def make_rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 Death = Literal["quorum", "giving", "taking", "backward", "vote", "step", "leaving"]
 
 
+def dying(do: Callable[..., Any], live: Callable[[], None], once: type | None = None) -> Callable[..., Any]:
+    """What lives before it does something; or after that, where it was given something of a type."""
+
+    def both(*given: Any) -> Any:
+        if once is None:
+            live()
+        done = do(*given)
+        if once is not None and isinstance(given[0], once):
+            live()
+        return done
+
+    return both
+
+
 def doom(death: Death, after: int, manager: Manager, model: nn.Module, optimizer: Optimizer, states: Any) -> Any:
     """Let this process die: in `start_quorum`, while it gives its state or takes another's, in its backward pass, as it
     has voted in `should_commit`, or before it steps although all have committed; or shut down amid a step.
@@ -71,34 +89,34 @@ def doom(death: Death, after: int, manager: Manager, model: nn.Module, optimizer
     Returns:
         What gives and takes the loop's state.
     """
-    is_time = lambda: manager.current_step() >= after  # noqa: E731
     give, take = states
+
+    def live(*_: Any) -> None:
+        if manager.current_step() >= after:
+            die()
+
     if death == "backward":
-        first = next(model.parameters())
-        first.register_hook(lambda _: die() if is_time() else None)  # type: ignore[no-untyped-call]
+        next(model.parameters()).register_hook(live)  # type: ignore[no-untyped-call]
     elif death == "vote":
-        send = manager._link.send
-
-        def vote(message: Any) -> None:
-            send(message)
-            if isinstance(message, Vote) and is_time():
-                die()
-
-        manager._link.send = vote  # type: ignore[method-assign]
+        vars(manager._link)["send"] = dying(manager._link.send, live, once=Vote)
     elif death == "step":
-        optimizer.optim.register_step_pre_hook(lambda *_: die() if is_time() else None)  # type: ignore[no-untyped-call]
+        optimizer.optim.register_step_pre_hook(live)
     elif death == "quorum":
-        begin = manager.start_quorum
-        manager.start_quorum = lambda: die() if is_time() else begin()  # type: ignore[method-assign]
+        vars(manager)["start_quorum"] = dying(manager.start_quorum, live)
     elif death == "giving":
-        give = lambda: die() if is_time() else states[0]()  # noqa: E731
+        return dying(give, live), take
     elif death == "taking":
-        take = lambda state: die()  # noqa: E731
+        return give, lambda state: die()
     return give, take
 
 
 def train(
-    number: int, folder: Path, environment: dict[str, str], dies: tuple[Death, int] | None, fails_at: int
+    number: int,
+    folder: Path,
+    environment: dict[str, str],
+    dies: tuple[Death, int] | None,
+    fails_at: int,
+    has_spares: bool,
 ) -> None:
     """torchft's loop: until the step that the file `steps` says; in one step it may die, or report an error."""
     os.environ.update(environment)
@@ -115,7 +133,8 @@ def train(
 
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
-        min_replica_size=1,
+        min_replica_size=2 if has_spares else 1,
+        world_size_mode=WorldSizeMode.FIXED_WITH_SPARES if has_spares else WorldSizeMode.DYNAMIC,
         replica_id=f"train_ddp_{number}",
         timeout=timedelta(seconds=10),
     )
@@ -131,7 +150,9 @@ def train(
             optimizer.zero_grad()
             if dies is not None and dies[0] == "leaving" and manager.current_step() >= dies[1]:
                 break
-            F.cross_entropy(replica(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            loss = F.cross_entropy(replica(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            manager.report_loss(loss)
             if manager.current_step() == fails_at:
                 fails_at = -1
                 manager.report_error(RuntimeError("wrong numbers"))
@@ -162,6 +183,7 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
         steps: until which they go on, unless `until` says otherwise.
         dies: by number, in what and from which step on a replica dies.
         fails_at: and reports an error.
+        spares: only two replicas count.
     """
 
     def __init__(
@@ -171,7 +193,9 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
         steps: int = MANY,
         dies: dict[int, tuple[Death, int]] | None = None,
         fails_at: dict[int, int] | None = None,
+        spares: bool = False,
     ) -> None:
+        self.spares = spares
         self.folder, self.dies, self.fails_at = folder, dies or {}, fails_at or {}
         self.until(steps)
         write_document(str(folder / "plan.json"), plan_of_replicas(replicas))
@@ -186,7 +210,7 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
             COORDINATOR: self.addresses[0],
             SECRET: self.secret.decode(),
         }
-        ends = self.dies.pop(number, None), self.fails_at.pop(number, -1)
+        ends = self.dies.pop(number, None), self.fails_at.pop(number, -1), self.spares
         return fork(__file__, number, self.folder, environment, *ends)
 
     def until(self, step: int) -> None:
@@ -367,6 +391,8 @@ def test_the_plan_of_replicas() -> None:
     ("given", "words"),
     [
         ({"world_size": 2}, "a replica of 2 processes"),
+        ({"WORLD_SIZE": "4"}, "a replica of 4 processes"),
+        ({"rank": 1}, "a replica of 1 processes"),
         ({"replica_id": "train_3"}, "the plan has no replica 3"),
         ({"replica_id": None}, "replica_id is not given"),
         ({"lighthouse_addr": None}, "lighthouse_addr is not given"),
@@ -385,6 +411,9 @@ def test_what_is_missing_or_wrong_is_said(given: dict[str, Any], words: str, mon
         "plan": plan_of_replicas(2),
         "secret": "0" * 32,
     }
+    if "WORLD_SIZE" in given:  # as torchrun sets it
+        monkeypatch.setenv("WORLD_SIZE", given["WORLD_SIZE"])
+        given = {}
     with pytest.raises(InvalidInputError) as caught:
         Manager(**{**right, **given})
     assert words in f"{caught.value.what} {caught.value.where}"
@@ -423,6 +452,45 @@ def test_verbs_before_the_first_step() -> None:
     manager.shutdown()
     with pytest.raises(RuntimeFailedError, match="has left the job"):
         manager.start_quorum()
+
+
+def test_what_torchft_takes_may_stand_there_and_nothing_else() -> None:
+    """Arguments of its lighthouse and its copies change nothing; an argument that it does not have is none."""
+    pg = ProcessGroupNCCL(timeout=timedelta(seconds=30))
+    given = {"checkpoint_transport": PGTransport(pg, timeout=timedelta(seconds=10)), "quorum_timeout": timedelta(1)}
+    manager = make_manager(pg=pg, quorum_retries=3, store_addr="nowhere", **given)
+    manager.set_state_dict_fns(lambda state: None, dict)
+    manager.shutdown()
+    with pytest.raises(TypeError, match="no argument 'min_replicas'"):
+        make_manager(min_replicas=1)
+
+
+def test_spares_add_nothing_to_an_average_of_so_many(tmp_path: Path) -> None:
+    """Of three replicas two count: their sums are halved, the third one's are zeros, and it takes the same steps; who
+    dies is replaced by the spare. The coordinator announces the mean loss of those two alone."""
+    with ReplicaJob(tmp_path, 3, spares=True) as job:
+        job.wait_for_step(3)
+        since = len(job.said)
+        job.signal("0/0", signal.SIGKILL)
+        job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 2, since=since)
+        job.until(job.steps() + 5)
+        for number in (1, 2):
+            job.processes[f"{number}/0"].join(60)
+            assert job.processes[f"{number}/0"].exitcode == 0
+    ends = [torch.load(tmp_path / f"end-{number}") for number in (1, 2)]
+    assert ends[0][1] == ends[1][1]
+    assert ends[0][1]["batches_committed"] == 2 * ends[0][1]["step"]
+    for name, value in ends[0][0].items():
+        torch.testing.assert_close(ends[1][0][name], value, atol=0, rtol=0)
+    model = make_model(0)
+    first = []
+    for number in (0, 1):
+        step, seed = (tmp_path / f"steps-{number}").read_text().split()[1:3]  # what it tried first
+        inputs, labels = make_rows(int(seed))
+        first.append(F.cross_entropy(model(inputs), labels).item())
+        assert step == "0"
+    losses = {one["iteration"]: one["loss"] for one in job.said if one["event"] == "iteration"}
+    assert losses[0] == pytest.approx(sum(first) / 2, rel=1e-9)
 
 
 def test_a_replica_that_never_began_lets_go_of_its_port() -> None:
