@@ -390,9 +390,9 @@ def test_the_plan_of_replicas() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"world_size": 2}, "a replica of 2 processes"),
-        ({"WORLD_SIZE": "4"}, "a replica of 4 processes"),
-        ({"rank": 1}, "a replica of 1 processes"),
+        ({"world_size": 2}, "process 0 of a replica of 2"),
+        ({"WORLD_SIZE": "4"}, "process 0 of a replica of 4"),
+        ({"rank": 1}, "process 1 of a replica of 1"),
         ({"replica_id": "train_3"}, "the plan has no replica 3"),
         ({"replica_id": None}, "replica_id is not given"),
         ({"lighthouse_addr": None}, "lighthouse_addr is not given"),
