@@ -281,7 +281,11 @@ class CoordinatorRules:
         elif kind == "stall" and int(number) == self._watches:
             self._watch()
         elif kind == "standings" and int(number) == self.epoch:
-            self._wait_no_longer()
+            # Go on without what somebody has not told; whether it hangs is seen when it does not enter the epoch.
+            if self._roster.awaited:  # after a restart of the coordinator
+                self._wait_for_standings()
+            else:
+                self._inventory.give_up()
         elif kind == "return":
             for name in sorted(self._roster.awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
@@ -790,13 +794,6 @@ class CoordinatorRules:
     def _wait_for_standings(self) -> None:
         if self._inventory.message is not None:
             self._out.append(Wake(self.job.heartbeat_limit_s, f"standings/{self.epoch}"))
-
-    def _wait_no_longer(self) -> None:
-        """Go on without what somebody has not told; whether it hangs is seen when it does not enter the epoch."""
-        if self._roster.awaited:  # after a restart of the coordinator
-            self._wait_for_standings()
-        else:
-            self._inventory.give_up()
 
     def _changes(self, connection: int, told: StandingTold | LossesTold) -> bool:
         """Note what somebody has of the iteration under way; gives whether anything follows from that."""

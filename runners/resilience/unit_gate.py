@@ -424,7 +424,8 @@ class UnitGate:
         if not group or self._rules.must_change or worker in self._rules.members:
             return
         if not degree:
-            self._announce_if_any(chooser.refuse(worker, of, self._why_none(group)))
+            if (refusal := chooser.refuse(worker, of, self._why_none(group))) is not None:
+                self._announce(refusal)
             return
         if chooser.degrees.get(worker) != degree:
             for one in chooser.choose(worker, degree, of, self._rules):
@@ -452,10 +453,6 @@ class UnitGate:
                 one.becomes = shape
                 one.holds, one.was_seated, one.as_of, one.dropped = None, False, None, self._rules.epoch
                 self._tell_process(one, Reshape(*shape, slowdown))
-
-    def _announce_if_any(self, what: Announcement | None) -> None:
-        if what is not None:
-            self._announce(what)
 
     # A coordinator that was restarted
 
@@ -607,7 +604,9 @@ class UnitGate:
                 case Announce(WorkerLeft(worker=worker)) if self._is_raised(worker):
                     pass  # its end follows, which is only that of its smaller degree (`_free`)
                 case Finish():
-                    self._dismiss_all(instruction)
+                    for one in self._processes.values():  # also those who wait
+                        if not one.is_dismissed:
+                            self._tell_process(one, End(instruction.exit_code, instruction.reason))
                     self._out.append(instruction)
                 case _:
                     self._out.append(instruction)
@@ -703,12 +702,6 @@ class UnitGate:
             self._remove(one)
         self._dissolve(unit, had_seat=True)
         self._tell_of_orphans(unit)
-
-    def _dismiss_all(self, finish: Finish) -> None:
-        """The job is over, also for those who wait."""
-        for one in self._processes.values():
-            if not one.is_dismissed:
-                self._tell_process(one, End(finish.exit_code, finish.reason))
 
     def _forget_dismissed(self) -> None:
         for one in self._dismissed:
