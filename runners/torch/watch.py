@@ -176,14 +176,16 @@ class ActivityTimer:
         activity: of the training thread.
         interruption: of its epochs.
         worker: its name.
+        may_compute: whether it may go on with its own work at the job's end, as a loop that is not rtk's.
 
     Attributes:
         on_stuck: called once, with the exit code and the reason for which this process is to end: the thread does not
             let go of an epoch that is over, or the process has been told to end and it does not heed that.
     """
 
-    def __init__(self, activity: Activity, interruption: Interruption, worker: str) -> None:
+    def __init__(self, activity: Activity, interruption: Interruption, worker: str, may_compute: bool = False) -> None:
         self._activity, self._interruption, self._worker = activity, interruption, worker
+        self._ends: tuple[Doing, ...] = ("waiting", "joining") if may_compute else ("computing", "waiting", "joining")
         self.on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None
         self._seen = activity.stay
         self._idle_s = 0.0
@@ -222,7 +224,7 @@ class ActivityTimer:
     def _is_to_let_go(self, stay: Stay) -> bool:
         """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the end."""
         if self._interruption.end is not None:
-            return stay.doing in ("computing", "waiting", "joining")
+            return stay.doing in self._ends
         if stay.team and self._interruption.spares_team:  # who may have something to compute before that
             return False
         return self._interruption.is_over and stay.doing in ("waiting", "joining")
