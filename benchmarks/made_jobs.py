@@ -27,6 +27,7 @@ class MadeLine:
         kind: as of a happening; a `failure` has its kind in `fault`.
         time_s: Unix time by the clock of the job, which may have been put back or forward.
         iteration, took_s, steps: as of a happening; of an `init`, after which iteration training goes on.
+        paused_s: of an iteration: what checkpoints took since the line before.
     """
 
     kind: Literal["start", "rendezvous", "init", "load", "iteration", "save", "failure", "detected", "end"]
@@ -35,6 +36,7 @@ class MadeLine:
     took_s: float = 0.0
     steps: int = 1
     fault: FaultKind | None = None
+    paused_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +149,12 @@ class _Maker:
         self.done[number] = {"useful": healthy_s, "slow": beyond_s}
         return healthy_s + beyond_s + starting_s
 
-    def save(self, number: int) -> None:
-        """A checkpoint."""
+    def save(self, number: int) -> float:
+        """A checkpoint; how long it took."""
         took_s = self.chance.uniform(3, 40)
         self.spend("checkpoint", took_s)
         self.tell("save", iteration=number, took_s=took_s)
+        return took_s
 
     def fail(self, number: int, fault: FaultKind) -> None:
         """An iteration that does not end; then everything after the failure, up to the next start."""
@@ -185,23 +188,23 @@ def make_job(shape: MadeShape) -> MadeJob:
     for attempt in range(faults + 1):
         maker.start(saved, attempt == 0)
         lasts = chance.randint(shape.save_every // 3, 8 * shape.save_every) + shape.interval + 2
-        first, line_s, lines = saved + 1, 0.0, 0
+        first, line_s, paused_s, lines = saved + 1, 0.0, 0.0, 0
         for number in range(first, first + lasts):
             line_s += maker.iterate(number, number == first)
             lines += 1
             if attempt == jumps_in and number == first + lasts // 2:
                 maker.offset_s += shape.clock
             if number % shape.interval == 0:
-                maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines)
-                line_s, lines = 0.0, 0
+                maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines, paused_s=paused_s)
+                line_s, paused_s, lines = 0.0, 0.0, 0
             if number % shape.save_every == 0:
-                maker.save(number)
+                paused_s += maker.save(number)
                 saved = number
         if attempt < faults:
             maker.fail(first + lasts, chance.choice(FAULTS))
             maker.lose(saved)
     if lines:
-        maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines)
+        maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines, paused_s=paused_s)
     maker.tell("end")
     job.iterations = len(maker.done)
     for took_s in maker.done.values():

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from .made_jobs import FaultKind, MadeJob, MadeLine
+from .made_jobs import BEGIN_S, FaultKind, MadeJob, MadeLine
 
 LogName = Literal["megatron", "torchtitan", "deepspeed", "lightning", "pattern"]
 LOGS: tuple[LogName, ...] = ("megatron", "torchtitan", "deepspeed", "lightning", "pattern")
@@ -137,9 +137,11 @@ def _torchtitan(told: MadeLine, job: MadeJob) -> Iterator[str]:
         case "save":
             yield f"{head}Finished saving the checkpoint (or staging if async is enabled)in {told.took_s:.2f} seconds."
         case "iteration":
+            # Its clock runs on while a checkpoint is saved: torchtitan/components/metrics.py, `time_last_log`.
+            rate = tokens / (told.took_s + told.paused_s / told.steps)
             yield (
                 f"{head}step: {told.iteration:2d}  loss:  2.4100  grad_norm:  0.3100  memory: 61.20GiB(64.42%)  "
-                f"tps: {tokens / told.took_s:,.0f}  tflops: 310.11  mfu: 31.36%"
+                f"tps: {rate:,.0f}  tflops: 310.11  mfu: 31.36%"
             )
         case "end":
             yield f"{head}Training completed"
@@ -222,6 +224,27 @@ def write_logs(job: MadeJob, name: LogName, folder: Path) -> list[Path]:
             if chance.random() < 0.2:
                 stream.write(f"{chance.choice(NOISE)}\n")
     return [path]
+
+
+def write_accounts(job: MadeJob, path: Path) -> None:
+    """What `sacct -P -D` says of a made job whose clock was never put back: when each attempt began, and when it ended.
+
+    Of an attempt that ended without a word it has the end all the same: the scheduler saw the node go.
+    """
+    begun_s = [told.time_s for told in job.told if told.kind == "start"]
+    ended_s = [BEGIN_S + failed_s for failed_s, _ in job.failures_s]
+    states = dict.fromkeys(ended_s, "NODE_FAIL")
+    for told in job.told:
+        if told.kind in ("failure", "detected"):
+            place = max(number for number, since_s in enumerate(begun_s) if since_s <= told.time_s)
+            ended_s[place] = told.time_s
+    ended_s.append(job.told[-1].time_s)
+    rows = ["JobID|State|Start|End|ExitCode|AllocTRES|NodeList"]
+    for begin_s, end_s in zip(begun_s, ended_s, strict=True):
+        state = "COMPLETED" if end_s == ended_s[-1] else states.get(end_s, "FAILED")
+        times = "|".join(stamp(time_s, "%Y-%m-%dT%H:%M:%S") for time_s in (begin_s, end_s))
+        rows.append(f"4711|{state}|{times}|0:0|gres/gpu={job.shape.gpus}|node[1-8]")
+    path.write_text("\n".join(rows) + "\n")
 
 
 def _write_tables(job: MadeJob, folder: Path) -> list[Path]:

@@ -104,8 +104,10 @@ def _finding(finding: "SettingsFinding") -> Iterator[str]:
 
 def _costs(costs: "JobCosts") -> Iterator[str]:
     yield ""
-    if costs.hang_s is None or costs.hang_ended_by is None:
+    if costs.hang_ended_by is None:
         yield "a hang: nothing ends it, as far as the settings say"
+    elif costs.hang_s is None:
+        yield from _wrapped(f"a hang: {costs.hang_ended_by.words} ends it: only the job itself knows when", "", "  ")
     else:
         said = f"a hang: {print_time(costs.hang_s)}, until {costs.hang_ended_by.words} ends it"
         yield from _wrapped(said + _gpu_hours(costs.hang_gpu_hours), "", "  ")

@@ -24,7 +24,7 @@ from ..schemas.profile import (
 from ..schemas.quantities import print_bytes, print_share
 from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
 from .computing import ComputedOptions
-from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, wrote
+from .console import Common, Output, Seed, Writes, counting, emit, grouped, print_table, wrote
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
@@ -251,11 +251,8 @@ def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, outp
 
     given = form.given()
     try:
-        with progress() as bar:
-            task = bar.add_task(f"measuring {name}", total=None)
-            return profile_measured(
-                name, **given, **vars(how), seed=seed, tell=lambda done, of: bar.update(task, completed=done, total=of)
-            )
+        with counting(f"measuring {name}") as tell:
+            return profile_measured(name, **given, **vars(how), seed=seed, tell=tell)
     except DoesNotFitError as error:
         if error.partial is not None and output != STANDARD_STREAM:
             kept = partial_name(output)

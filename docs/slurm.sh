@@ -34,14 +34,20 @@ coordinate &
 coordinator=$!
 until [[ -s rtk-job/secret ]] || ! kill -0 "$coordinator" 2>/dev/null; do sleep 0.2; done
 
-# A worker that was killed is started again and joins. SIGTERM reaches shell and worker: `:` keeps the shell waiting.
+# A worker that was killed is started again and joins. SIGTERM reaches the shell, and with cgroups nobody else (Slurm's
+# proctrack/cgroup: "only signal slurm tasks unless signal is SIGKILL"): the shell passes it on, and starts no other worker.
 export MODEL=$model COORDINATOR=$here:$port
+# shellcheck disable=SC2016  # these are for the shells of the tasks
 srun --no-kill --kill-on-bad-exit=0 --wait=0 bash -c '
-    trap : TERM
-    while :; do
+    trap "told=1; kill -TERM \$worker 2>/dev/null" TERM
+    until [[ $told ]]; do
         RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID \
-            rtk run plan.json --model "$MODEL" --coordinator "$COORDINATOR" --secret-file rtk-job/secret
+            rtk run plan.json --model "$MODEL" --coordinator "$COORDINATOR" --secret-file rtk-job/secret &
+        worker=$!
+        [[ $told ]] && { sleep 1; kill -TERM $worker; }  # told before there was anybody to tell
+        wait $worker
         code=$?
+        [[ $told ]] && { wait $worker; code=$?; }
         ((code <= 128)) && exit "$code"
         sleep 1
     done' &

@@ -103,6 +103,14 @@ class YamlValue:
         return bool(self.node.id == "sequence")
 
 
+def invalid_yaml(error: Exception, source: str) -> InvalidInputError:
+    """What a reader of YAML has met, with line and column."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"{source}, line {mark.line + 1} column {mark.column + 1}" if mark else source
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
+    return InvalidInputError(f"not valid YAML: {reason}", where=where, fix="write `key: value`, a line each")
+
+
 def read_yaml(path: str) -> YamlValue:
     """Read one YAML document from a file; `-` is standard input.
 
@@ -117,12 +125,7 @@ def read_yaml(path: str) -> YamlValue:
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
     except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}, line {mark.line + 1} column {mark.column + 1}" if mark else source
-        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "nested too deeply"
-        raise InvalidInputError(
-            f"not valid YAML: {reason}", where=where, fix="write `key: value`, a line each"
-        ) from None
+        raise invalid_yaml(error, source) from None
     if node is None:
         raise InvalidInputError("the file is empty", where=source, fix="write `key: value`, a line each")
     return YamlValue(node, source)

@@ -6,6 +6,7 @@ does, for `endings` in `tests/cli/shell.py`.
 """
 
 import atexit
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import termios
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -66,12 +68,21 @@ def forking() -> ForkServerContext:
     return context
 
 
+# A collection of garbage would look at all that torch has loaded, and copy it: half a second in every process.
+BEGIN = """
+import gc, runpy
+gc.freeze()
+runpy.run_path(file, {"ARGUMENTS": arguments}, "worker")
+"""
+
+
 def fork(file: str, *arguments: Any) -> ForkServerProcess:
     """Run a file of tests as `worker` in a process that knows torch already; it finds its arguments as `ARGUMENTS`.
 
     pytest imports test files under names that another process does not find.
     """
-    process = forking().Process(target=runpy.run_path, args=(file, {"ARGUMENTS": arguments}, "worker"), daemon=True)
+    told = {"file": file, "arguments": arguments}
+    process = forking().Process(target=exec, args=(BEGIN, told), daemon=True)
     process.start()
     return process
 
@@ -145,6 +156,8 @@ def _be(
     os.setsid()
     if cores:
         os.sched_setaffinity(0, cores)
+    if os.isatty(streams[0].fileno()):  # whose Ctrl-C and whose end are then for this session
+        fcntl.ioctl(streams[0].fileno(), termios.TIOCSCTTY, 0)
     os.chdir(folder)
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)

@@ -30,14 +30,11 @@ def rank_traces(columns: TimelineColumns) -> Iterator[tuple[str, Iterator[str]]]
         columns: the timeline.
     """
     order = np.lexsort((columns.start_s, columns.worker))
-    rows_of = dict(zip(columns.names, np.split(order, np.cumsum(_counts(columns))[:-1]), strict=True))
+    counts = np.bincount(columns.worker, minlength=len(columns.names))
+    rows_of = dict(zip(columns.names, np.split(order, np.cumsum(counts)[:-1]), strict=True))
     ranked = sorted(columns.busy, key=lambda name: tuple(columns.places[columns.names.index(name)]))
     for rank, name in enumerate(ranked):
         yield f"rank-{rank}.json.gz", _pieces(columns, rows_of[name], rank, len(ranked))
-
-
-def _counts(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    return np.bincount(columns.worker, minlength=len(columns.names)).astype(np.int64)
 
 
 def _pieces(

@@ -1,5 +1,6 @@
 """What readers have found so far, and which of it counts."""
 
+import re
 from collections import defaultdict
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -17,19 +18,23 @@ from .known import (
     RENDEZVOUS,
     SECTIONS,
     TORCHTITAN,
+    TRANSFORMERS,
     KnownName,
+    is_given,
     nobody_reads,
     some,
 )
-from .settings import JobSettings, Setting
+from .settings import JobSettings, Setting, default
 
 # Who overrules whom: the environment, a script that sets it anew, a program's own arguments, and who asks.
 VARIABLE, EXPORT, ARGUMENT, ASKED = 10, 20, 30, 40
+_TO_BE_FILLED_IN = re.compile(r"[$`]")  # a variable, or the output of a program: only the job itself knows it
 
 
 class _Ranked(NamedTuple):
     strength: int
     setting: Setting[Any]
+    is_known: bool = True
 
 
 class Collected:
@@ -43,6 +48,9 @@ class Collected:
 
     def note(self, known: KnownName, told: ToldSetting, strength: int) -> None:
         """A setting that is known by its name; one whose value makes no sense is told as unreadable."""
+        if _TO_BE_FILLED_IN.search(told.text) and known.parse is not is_given:
+            self.not_known(known.field, told, strength + known.rank)
+            return
         self.count += 1
         try:
             value = known.parse(told.text)
@@ -51,9 +59,14 @@ class Collected:
             return
         self._found[known.field].append(_Ranked(strength + known.rank, Setting(value, told)))
 
+    def not_known(self, field: str, told: ToldSetting, strength: int = ARGUMENT) -> None:
+        """A setting whose value only the job itself knows: what counts there is neither that nor a default."""
+        self.unread(told, "unknown", "only the job itself knows it")
+        self._found[field].append(_Ranked(strength, Setting(None, told), is_known=False))
+
     def put(self, field: str, value: Any, told: ToldSetting, strength: int = ARGUMENT) -> None:
-        """A setting that a reader has understood itself."""
-        self.count += 1
+        """A setting that a reader has understood itself; what is only there, such as srun, has no text."""
+        self.count += bool(told.text)
         self._found[field].append(_Ranked(strength, Setting(value, told)))
 
     def default(self, field: str, setting: Setting[Any]) -> None:
@@ -82,12 +95,13 @@ class Collected:
         """An argument of torchrun or ft_launcher, with dashes between its words."""
         if flag in LAUNCH_FLAGS:
             self.note(LAUNCH_FLAGS[flag], told, strength)
-        elif flag == "--nnodes":
+        elif flag in ("--nnodes", "--num-machines", "--num-nodes"):
             self._node_range(told, strength)
         elif flag in ("--rdzv-conf", "--ft-rank-section-timeouts"):
             self._pairs(flag, told, strength)
         elif flag == "--standalone":
             self.put("rendezvous", "c10d", told, strength)
+            self.put("standalone", True, told, strength)
 
     def _node_range(self, told: ToldSetting, strength: int) -> None:
         least, _, most = told.text.partition(":")
@@ -96,7 +110,7 @@ class Collected:
             if numbers[0] > numbers[1]:
                 raise ValueError
         except ValueError:
-            if told.text.startswith("$"):  # a variable that only the job itself knows
+            if _TO_BE_FILLED_IN.search(told.text):
                 numbers = None, None  # type: ignore[assignment]
             else:
                 self.unread(told, "unreadable", "it is no number of nodes, and no range MIN:MAX")
@@ -120,6 +134,19 @@ class Collected:
         if flag in MEGATRON:
             self.note(MEGATRON[flag], told, ARGUMENT)
 
+    def transformers(self, flag: str, told: ToldSetting) -> None:
+        """An argument of transformers' TrainingArguments, with dashes between its words; without one it saves, too."""
+        if flag in TRANSFORMERS:
+            self.note(TRANSFORMERS[flag], told, ARGUMENT)
+        if flag == "--save-steps":
+            self.put("checkpoints", True, told)
+
+    def uses_torchtitan(self, told: ToldSetting) -> None:
+        """torchtitan is what trains: its own defaults of the time-outs count, not torch's."""
+        self.put("is_torchtitan", True, told)
+        self.default("init_timeout_s", default(300.0, "comm.init_timeout_seconds", "300", "torchtitan"))
+        self.default("train_timeout_s", default(100.0, "comm.train_timeout_seconds", "100", "torchtitan"))
+
     def torchtitan(self, key: str, told: ToldSetting, strength: int = ARGUMENT) -> None:
         """A key of torchtitan's configuration, `section.name`."""
         if key in TORCHTITAN:
@@ -132,16 +159,25 @@ class Collected:
         """What counts, with what stands against it."""
         chosen: dict[str, Any] = dict(self._defaults)
         doubles: list[tuple[ToldSetting, ToldSetting]] = []
+        unknown: set[str] = set()
         for name in (one.name for one in fields(JobSettings)):
             if found := self._found.get(name):
-                best = max(enumerate(found), key=lambda item: (item[1].strength, item[0]))[1].setting
-                chosen[name] = best
+                ranked = max(enumerate(found), key=lambda item: (item[1].strength, item[0]))[1]
+                chosen[name] = best = ranked.setting
+                if not ranked.is_known:
+                    unknown.add(name)
+                    continue
                 doubles += [
                     (best.told, other.setting.told)
                     for other in found
-                    if other.setting.value != best.value and _is_elsewhere(best.told, other.setting.told)
+                    if other.is_known
+                    and other.setting.value != best.value
+                    and best.told.text  # what is only there, such as a launcher, has no value to tell
+                    and _is_elsewhere(best.told, other.setting.told)
                 ]
-        return JobSettings(**chosen, doubles=tuple(dict.fromkeys(doubles)), unread=tuple(self._unread))
+        return JobSettings(
+            **chosen, doubles=tuple(dict.fromkeys(doubles)), unread=tuple(self._unread), unknown=frozenset(unknown)
+        )
 
 
 def _is_elsewhere(one: ToldSetting, other: ToldSetting) -> bool:

@@ -100,6 +100,21 @@ def word(text: str) -> str:
     return text
 
 
+def is_given(text: str) -> bool:
+    """Whether a folder or an address is given, whichever: Megatron prints None where it is not."""
+    return text != "None"
+
+
+def steps(text: str) -> int | None:
+    """A number of steps; None: a share of all steps, as transformers' `save_steps` may be."""
+    return some(text) if seconds(text) >= 1 else None
+
+
+def runs_again(text: str) -> bool:
+    """Whether jobs of an array (`1-10%1`), or of one name (`singleton`), run one after the other."""
+    return text.endswith("%1") or text == "singleton"
+
+
 def _yes(text: str) -> bool:
     """What is on by being there, unless it says no."""
     return text.lower() not in _NO | {"off"}
@@ -133,6 +148,8 @@ ENVIRONMENT: Mapping[str, KnownName] = {
     "SLURM_NO_KILL": KnownName("step_no_kill", _yes, -1),
     "SLURM_WAIT": KnownName("step_wait_s", seconds, -1),
     "SBATCH_REQUEUE": KnownName("requeue", _yes, 1),
+    "DEEPSPEED_TIMEOUT": KnownName("init_timeout_s", minutes),
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": KnownName("signals_to_handle", word),
 }
 
 # torch 2.13 (ProcessGroupNCCL.hpp, FlightRecorder.hpp) and torchft (manager.py, process_group.py) read these, too.
@@ -191,9 +208,15 @@ def nobody_reads(name: str) -> bool:
     return (is_time and name not in _NCCL_TIMES) or name in ("TORCH_NCCL_TIMEOUT", "TORCH_NCCL_CONNECT_TIMEOUT")
 
 
-# Of torchrun and ft_launcher; each also as `PET_…` in the environment, which the command line overrules.
+# Of torchrun and ft_launcher; each also as `PET_…` in the environment, which the command line overrules. Some are of
+# accelerate (accelerate/commands/launch.py) or DeepSpeed's launcher (deepspeed/launcher/runner.py) alone.
 LAUNCH_FLAGS: Mapping[str, KnownName] = {
     "--nproc-per-node": KnownName("processes", processes),
+    "--num-gpus": KnownName("processes", processes),
+    "--num-processes": KnownName("gpus", some),
+    "--signals-to-handle": KnownName("signals_to_handle", word),
+    "--rdzv-endpoint": KnownName("endpoint", is_given),
+    "--master-addr": KnownName("master_address", is_given),
     "--rdzv-backend": KnownName("rendezvous", word),
     "--max-restarts": KnownName("max_restarts", whole),
     "--monitor-interval": KnownName("monitor_interval_s", seconds),
@@ -220,8 +243,15 @@ MEGATRON: Mapping[str, KnownName] = {
     "--distributed-timeout-minutes": KnownName("init_timeout_s", minutes),
     "--distributed-timeout-seconds-after-init": KnownName("train_timeout_s", seconds),
     "--save-interval": KnownName("checkpoint_every", whole),
-    "--save": KnownName("checkpoints", lambda text: text != "None"),
+    "--save": KnownName("checkpoints", is_given),
     "--world-size": KnownName("gpus", some),
+    "--exit-duration-in-mins": KnownName("exit_after_s", minutes),
+}
+# Of transformers' TrainingArguments (training_args.py), and of what is made of them: LLaMA-Factory, axolotl.
+TRANSFORMERS: Mapping[str, KnownName] = {
+    "--ddp-timeout": KnownName("init_timeout_s", seconds),
+    "--save-steps": KnownName("checkpoint_every", steps),
+    "--save-strategy": KnownName("checkpoints", lambda text: text.lower() != "no", 1),
 }
 
 TORCHTITAN: Mapping[str, KnownName] = {
@@ -261,6 +291,15 @@ SBATCH: Mapping[str, KnownName] = {
     "-n": KnownName("slurm_tasks", some),
     "--gpus-per-node": KnownName("slurm_gpus_per_node", first_number),
     "--gres": KnownName("slurm_gpus_per_node", first_number),
+    "--ntasks-per-node": KnownName("slurm_tasks_per_node", some),
+    "--tasks-per-node": KnownName("slurm_tasks_per_node", some),
+    "--gpus-per-task": KnownName("slurm_gpus_per_task", first_number),
+    "--gpus": KnownName("slurm_gpus", first_number),
+    "-G": KnownName("slurm_gpus", first_number),
+    "--array": KnownName("resubmits", runs_again),
+    "-a": KnownName("resubmits", runs_again),
+    "--dependency": KnownName("resubmits", runs_again),
+    "-d": KnownName("resubmits", runs_again),
     "--time": KnownName("time_limit_s", slurm_time),
     "-t": KnownName("time_limit_s", slurm_time),
     "--requeue": KnownName("requeue", _yes),
@@ -271,6 +310,11 @@ SBATCH: Mapping[str, KnownName] = {
     "-k": KnownName("no_kill", _yes),
 }
 SRUN: Mapping[str, KnownName] = {
+    "--nodes": KnownName("step_nodes", first_number),
+    "-N": KnownName("step_nodes", first_number),
+    "--ntasks": KnownName("step_tasks", some),
+    "-n": KnownName("step_tasks", some),
+    "--ntasks-per-node": KnownName("step_tasks_per_node", some),
     "--kill-on-bad-exit": KnownName("kill_on_bad_exit", _yes),
     "-K": KnownName("kill_on_bad_exit", _yes),
     "--no-kill": KnownName("step_no_kill", _yes),

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from ...schemas.diagnosis import ToldSetting, UnreadSetting
 
 T = TypeVar("T")
+_NO_SETTINGS = ("doubles", "unread", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class JobSettings:
     Attributes:
         doubles: pairs of settings of one meaning and two values, from different places: the one that counts first.
         unread: settings that say nothing.
+        unknown: fields that are set to what only the job itself knows: their values are None, and no rule asks for it.
     """
 
     # torch's process groups (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, 2.13)
@@ -73,10 +75,18 @@ class JobSettings:
     quorum_timeout_s: Setting[float] = default(60.0, "TORCHFT_QUORUM_TIMEOUT_SEC", "60", "torchft")
     # torchrun (torch/distributed/run.py, elastic/rendezvous/dynamic_rendezvous.py)
     launcher: Setting[str] = default("", "launcher", "", "")
+    launched_by_step: Setting[bool] = default(False, "launcher", "", "")
+    node_rank: Setting[str | None] = _absent("--node-rank")
+    signals_to_handle: Setting[str] = default(
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "torchrun"
+    )
     min_nodes: Setting[int | None] = default(1, "--nnodes", "1:1", "torchrun")
     max_nodes: Setting[int | None] = default(1, "--nnodes", "1:1", "torchrun")
     processes: Setting[int | None] = default(1, "--nproc-per-node", "1", "torchrun")
     rendezvous: Setting[str] = default("static", "--rdzv-backend", "static", "torchrun")
+    standalone: Setting[bool] = default(False, "--standalone", "", "")
+    endpoint: Setting[bool | None] = _absent("--rdzv-endpoint")
+    master_address: Setting[bool | None] = _absent("--master-addr")
     max_restarts: Setting[int] = default(0, "--max-restarts", "0", "torchrun")
     monitor_interval_s: Setting[float] = default(0.1, "--monitor-interval", "0.1", "torchrun")
     join_timeout_s: Setting[float] = default(600.0, "--rdzv-conf join_timeout", "600", "torchrun")
@@ -94,13 +104,20 @@ class JobSettings:
     is_batch: Setting[bool] = default(False, "#SBATCH", "", "")
     slurm_nodes: Setting[int | None] = _absent("#SBATCH --nodes")
     slurm_tasks: Setting[int | None] = _absent("#SBATCH --ntasks")
+    slurm_tasks_per_node: Setting[int | None] = _absent("#SBATCH --ntasks-per-node")
     slurm_gpus_per_node: Setting[int | None] = _absent("#SBATCH --gpus-per-node")
+    slurm_gpus_per_task: Setting[int | None] = _absent("#SBATCH --gpus-per-task")
+    slurm_gpus: Setting[int | None] = _absent("#SBATCH --gpus")
     time_limit_s: Setting[float | None] = _absent("#SBATCH --time")
     requeue: Setting[bool | None] = _absent("#SBATCH --requeue")
     signal: Setting[str | None] = _absent("#SBATCH --signal")
     open_mode: Setting[str] = default("truncate", "#SBATCH --open-mode", "truncate", "Slurm")
     no_kill: Setting[bool] = default(False, "#SBATCH --no-kill", "", "Slurm")
     step: Setting[bool] = default(False, "srun", "", "")
+    spread: Setting[bool] = default(False, "srun", "", "")
+    step_nodes: Setting[int | None] = _absent("srun --nodes")
+    step_tasks: Setting[int | None] = _absent("srun --ntasks")
+    step_tasks_per_node: Setting[int | None] = _absent("srun --ntasks-per-node")
     kill_on_bad_exit: Setting[bool | None] = _absent("srun --kill-on-bad-exit")
     step_no_kill: Setting[bool] = default(False, "srun --no-kill", "", "Slurm")
     step_wait_s: Setting[float] = default(0.0, "srun --wait", "0", "Slurm")
@@ -109,6 +126,7 @@ class JobSettings:
     # Checkpoints
     checkpoints: Setting[bool | None] = _absent("checkpoints")
     checkpoint_every: Setting[int | None] = _absent("checkpoint interval")
+    exit_after_s: Setting[float | None] = _absent("--exit-duration-in-mins")
     # What only a person knows: options of rtk doctor
     is_torchtitan: Setting[bool] = default(False, "torchtitan", "", "")
     gpus: Setting[int | None] = _absent("--gpus")
@@ -119,11 +137,12 @@ class JobSettings:
 
     doubles: tuple[tuple[ToldSetting, ToldSetting], ...] = ()
     unread: tuple[UnreadSetting, ...] = ()
+    unknown: frozenset[str] = frozenset()
 
     @property
     def set_ones(self) -> tuple[ToldSetting, ...]:
         """All settings that somebody has set, in the order of this class; one place and name once."""
-        told = (getattr(self, one.name) for one in fields(self) if one.name not in ("doubles", "unread"))
+        told = (getattr(self, one.name) for one in fields(self) if one.name not in _NO_SETTINGS)
         return tuple(dict.fromkeys(setting.told for setting in told if setting.is_set))
 
     @property
@@ -140,9 +159,11 @@ class JobSettings:
     @property
     def nodes(self) -> int | None:
         """How many nodes the job has at most; None: not known."""
-        if self.max_nodes.is_set:
+        if self.max_nodes.value is not None and self.max_nodes.is_set:
             return self.max_nodes.value
-        return self.slurm_nodes.value if self.slurm_nodes.is_set else (1 if self.launcher.is_set else None)
+        if self.slurm_nodes.is_set or self.max_nodes.is_set:
+            return self.slurm_nodes.value
+        return 1 if self.launcher.is_set else None
 
     @property
     def is_elastic(self) -> bool:
@@ -152,22 +173,28 @@ class JobSettings:
 
     @property
     def gpu_count(self) -> int | None:
-        """GPUs of the job: as given, or nodes times GPUs (torchrun's processes, or Slurm's); None: not known."""
-        if self.gpus.value is not None:
-            return self.gpus.value
-        if self.launcher.is_set and self.processes.is_set:
-            each = self.processes.value or self.slurm_gpus_per_node.value
-        else:
-            each = self.slurm_gpus_per_node.value
-        return None if each is None or self.nodes is None else each * self.nodes
+        """GPUs of the job: as given, or nodes times GPUs (the launcher's processes, or Slurm's); None: not known."""
+        each = self.processes.value if self.processes.is_set else None
+        each = each or self.slurm_gpus_per_node.value
+        if self.gpus.value is None and each is not None and self.nodes is not None:
+            return each * self.nodes
+        per_task, tasks = self.slurm_gpus_per_task.value, self.slurm_tasks.value
+        if self.nodes is not None and tasks is None:
+            tasks = self.nodes * (self.slurm_tasks_per_node.value or 1)
+        by_tasks = None if per_task is None or tasks is None else per_task * tasks
+        return self.gpus.value or self.slurm_gpus.value or by_tasks
 
     @property
-    def noticed_by(self) -> Setting[float] | None:
-        """What ends a hang first; None: nothing does.
+    def noticed_by(self) -> Setting[float] | Setting[None] | None:
+        """What ends a hang first; None: nothing does. Where only the job itself knows when, its value is None.
 
         A hang is a rank that stops calling, or a call that never ends, while its process lives. torch's heartbeat
         monitor is not among these: it watches the watchdog, not the training.
         """
+        collective = "init_timeout_s" if self.train_timeout_s.value is None else "train_timeout_s"
+        for name in ("rank_heartbeat_s", "step_section_s", "train_timeout_s", collective):
+            if name in self.unknown:
+                return getattr(self, name)  # type: ignore[no-any-return]
         watchers = [self.rank_heartbeat_s, self.step_section_s]
         ends = [Setting(one.value, one.told, one.is_set) for one in watchers if one.value is not None]
         ends += [self.collective_timeout_s] if self.watches_collectives else []

@@ -8,12 +8,18 @@ from .happenings import Happening, LogPlace
 US = 1_000_000  # microseconds a second: times are whole ones, so that sums are exact
 LATE_US = 60 * US  # a line of another rank may be so much behind; more is a clock that was put back
 COARSE_US = 1_500_000  # many logs have whole seconds
+FINE_US = 100_000  # others have milliseconds, written a moment later
 HALF_HOUR_US = 1800 * US  # time zones and summer time go by such
 
 
 def us_of(time_s: float) -> int:
     """A time in whole microseconds."""
     return round(time_s * US)
+
+
+def coarseness_us(happening: Happening) -> int:
+    """How far a line's clock may be from what it tells of."""
+    return COARSE_US if happening.time_s is None or happening.time_s % 1 == 0 else FINE_US
 
 
 def believable(happenings: Iterable[Happening]) -> Iterator[Happening]:

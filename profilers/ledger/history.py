@@ -24,6 +24,8 @@ class DoneRow:
         end_us: when the last one was done, since the beginning of the span.
         job: more than one where a log holds several jobs; an attempt never takes back what another job has done.
         is_first: of its attempt: what they take beyond the healthy time is starting.
+        evaluated_us: how long the model was evaluated after the last of them; not in `took_us`.
+        is_mixed: `took_us` has an evaluation in it: what they take beyond the healthy time is that.
         skipped: how many had no update.
     """
 
@@ -35,6 +37,8 @@ class DoneRow:
     job: int = 0
     is_first: bool = False
     skipped: int = 0
+    evaluated_us: int = 0
+    is_mixed: bool = False
 
 
 class Sample:
@@ -64,12 +68,12 @@ class Loss:
     Attributes:
         iterations: how many.
         took_us: by attempts that had done them.
-        firsts: those with which an attempt began; not in `took_us`.
+        mixed: those of which a part was no iteration: starting, or an evaluation; not in `took_us`.
     """
 
     iterations: int = 0
     took_us: Counter[int] = field(default_factory=Counter)
-    firsts: list[DoneRow] = field(default_factory=list)
+    mixed: list[DoneRow] = field(default_factory=list)
 
 
 class JobHistory:
@@ -89,7 +93,7 @@ class JobHistory:
 
     def note(self, row: DoneRow) -> None:
         """They are done."""
-        if not row.is_first and row.took_us:
+        if not row.is_first and not row.is_mixed and row.took_us:
             sample = self.samples.get(row.attempt)
             if sample is None:
                 sample = self.samples[row.attempt] = Sample()
@@ -100,6 +104,11 @@ class JobHistory:
             self.rows = joined(self.rows, self._grain)
             self._most = max(self._most, 2 * len(self.rows))  # where attempts are too many to be joined
 
+    def note_evaluation(self, took_us: int) -> None:
+        """The model was evaluated after the last iterations."""
+        if took_us:
+            self.rows[-1].evaluated_us += took_us
+
     def go_back(self, to: int) -> Loss:
         """All iterations of this job after number `to` are lost."""
         loss = Loss()
@@ -108,16 +117,18 @@ class JobHistory:
             lost = min(top.last - to, top.steps)
             if lost < top.steps:  # a checkpoint in its midst
                 part = DoneRow(top.attempt, top.last, lost, top.took_us * lost // top.steps, top.end_us, top.job)
+                part.evaluated_us, part.is_mixed = top.evaluated_us, top.is_mixed
+                top.evaluated_us = 0
                 top.took_us -= part.took_us
                 top.steps -= lost
                 top.last = to
                 self.rows.append(top)
                 top = part
             loss.iterations += lost
-            if top.is_first:
-                loss.firsts.append(top)
+            if top.is_first or top.is_mixed:
+                loss.mixed.append(top)
             else:
-                loss.took_us[top.attempt] += top.took_us
+                loss.took_us[top.attempt] += top.took_us + top.evaluated_us
         return loss
 
 
@@ -127,6 +138,10 @@ def joined(rows: Iterable[DoneRow], most: int) -> list[DoneRow]:
     for one in rows:
         before = found[-1] if found and not found[-1].is_first else None
         if before and before.attempt == one.attempt and before.steps + one.steps <= most:
+            before.evaluated_us, before.is_mixed = (
+                before.evaluated_us + one.evaluated_us,
+                before.is_mixed or one.is_mixed,
+            )
             before.last, before.steps, before.end_us = one.last, before.steps + one.steps, one.end_us
             before.took_us, before.skipped = before.took_us + one.took_us, before.skipped + one.skipped
         else:

@@ -30,6 +30,7 @@ from ...schemas.ledger import (
 )
 from ...schemas.text import counted
 from .book import NO_WORD, AttemptEntry, Book
+from .cautions import words_on_attempts, words_on_clocks, words_on_gaps, words_on_gpus, words_on_jobs
 from .clock import US, believable
 from .happenings import Happening
 from .history import WITHIN, DoneRow, healthy_us
@@ -37,7 +38,6 @@ from .log_count import LogCount
 
 SLOW_ROWS = 3  # in a row are a phase, as for rtk detect
 STARTED_WITHIN = 1.02  # of the healthy time: first iterations that took longer have compiled, or warmed up
-UNLIKE = 1.25  # an attempt all of whose iterations are so much slower: another configuration, perhaps
 
 
 def ledger_of(
@@ -90,6 +90,7 @@ class _Settlement:
         self._us = [Counter(entry.us) for entry in book.attempts]
         self._steps: Counter[int] = Counter()
         self._took_us: Counter[int] = Counter()
+        self._evaluated_gpu_us = 0
         self._redone_us: Counter[int] = Counter()  # by the attempt that went back
         self._redone_gpu_us: Counter[int] = Counter()
         self._settle()
@@ -112,9 +113,18 @@ class _Settlement:
             attempts=attempts,
             failures=tuple(self._failures()),
             slow_phases=tuple(self._slow_phases()),
+            evaluations=book.evaluations,
+            evaluation_gpu_s=self._evaluated_gpu_us / US,
             saves=Saves(len(book.saves_us), _mean_s(book.saves_us), _mean_s(book.between_saves_us)),
             lines=LineCount(count.lines, count.telling, count.garbled, dict(count.formats)),
-            warnings=(*self._warnings(), *count.words()),
+            warnings=(
+                *words_on_clocks(book),
+                *words_on_gpus(self._said),
+                *words_on_jobs(book),
+                *words_on_gaps(book, sum(own["unknown"] for own in self._us)),
+                *words_on_attempts(book, self._healthy_us),
+                *count.words(),
+            ),
             definitions={**DEFINITIONS, **{str(name): words for name, words in CLASSES.items()}},
         )
 
@@ -140,7 +150,7 @@ class _Settlement:
             for attempt, took_us in entry.loss.took_us.items():
                 self._us[attempt]["redone"] += took_us
                 self._note_redone(number, attempt, took_us)
-            for row in entry.loss.firsts:
+            for row in entry.loss.mixed:
                 self._note_redone(number, row.attempt, self._give(row, is_kept=False))
 
     def _note_redone(self, number: int, attempt: int, took_us: int) -> None:
@@ -149,27 +159,31 @@ class _Settlement:
         self._redone_gpu_us[number] += took_us * self._gpus[attempt]
 
     def _give(self, row: DoneRow, *, is_kept: bool) -> int:
-        """Give the time of some iterations its classes; what they took, without what was starting."""
+        """Give the time of some iterations its classes; what they and evaluations took, without what was starting."""
         own, usual_us = self._us[row.attempt], self._healthy_us[row.attempt]
         expected_us = row.took_us if usual_us is None else round(usual_us * row.steps)
         within = STARTED_WITHIN if row.is_first else WITHIN
         beyond_us = row.took_us - expected_us if row.took_us > within * expected_us else 0
         took_us = row.took_us - beyond_us
-        if row.is_first:
-            own["load"] += beyond_us
-            beyond_us = 0
+        evaluated_us = row.evaluated_us
+        if row.is_mixed:
+            evaluated_us, beyond_us = evaluated_us + beyond_us, 0
+        elif row.is_first:
+            own["load"], beyond_us = own["load"] + beyond_us, 0
         self._steps[row.attempt] += row.steps
         self._took_us[row.attempt] += took_us + beyond_us
-        own["useful" if is_kept else "redone"] += took_us
+        self._evaluated_gpu_us += evaluated_us * self._gpus[row.attempt] if is_kept else 0
+        own["useful" if is_kept else "redone"] += took_us + evaluated_us
         own["slow"] += beyond_us
-        return took_us
+        return took_us + evaluated_us
 
     def _slow_phases(self) -> Iterable[SlowPhase]:
         """Rows in a row that are slow; the first of an attempt is starting, and says nothing."""
         phase: list[DoneRow] = []
         for row in (*self._book.history.rows, None):
             usual_us = None if row is None else self._healthy_us[row.attempt]
-            if row is not None and usual_us and not row.is_first and row.took_us > WITHIN * usual_us * row.steps:
+            is_whole = row is not None and not (row.is_first or row.is_mixed)
+            if row is not None and usual_us and is_whole and row.took_us > WITHIN * usual_us * row.steps:
                 phase.append(row)
                 continue
             if len(phase) >= SLOW_ROWS:
@@ -236,44 +250,6 @@ class _Settlement:
         if attempts[number].last is None:
             return None
         return next((n for n in range(number + 1, len(attempts)) if attempts[n].last is not None), None)
-
-    def _warnings(self) -> Iterable[str]:
-        book = self._book
-        if not any(self._said):
-            yield "nobody says how many GPUs there are: hours are the job's, as of one GPU; --gpus says it"
-        if book.clock.begin_s is None:
-            yield "no line has a clock: what iterations say that they took is counted, and no time between attempts"
-        if book.clock.changes:
-            first = book.clock.changes[0]
-            yield (
-                f"the clock was put back or forward {counted(len(book.clock.changes), 'time')}, first at {first}: "
-                "time was counted on as if it had not been"
-            )
-        for place in book.others:
-            yield (
-                f"{place.where}: another job seems to begin, at iteration {place.iteration} after a clean end; nothing "
-                "of the one before counts as lost. Give the logs of one job at a time"
-            )
-        if book.missing:
-            yield f"{counted(book.missing, 'iteration')} that the job has done are not in these logs"
-        if book.alarms:
-            yield (
-                f"{counted(len(book.alarms), 'error')} did not stop training, and no failure is made of them; the "
-                f"first at {book.alarms[0].where}"
-            )
-        silent = sum(one.ended == "silent" for one in book.attempts)
-        if silent:
-            yield (
-                f"{counted(silent, 'attempt')} ended without a word: the time from the last line to the next start "
-                "counts as idle"
-            )
-        for number, entry in enumerate(book.attempts):
-            sample, healthy = book.history.samples.get(number), self._healthy_us[number]
-            if sample and healthy and len(sample.values) > 9 and min(sample.values) > UNLIKE * healthy:
-                yield (
-                    f"attempt {number + 1} ({entry.begins.where}) is slow from its first iteration to its last: if its "
-                    "batch or model is another one, that is not slowness"
-                )
 
 
 def _filled(said: Sequence[int | None]) -> list[int]:

@@ -56,6 +56,7 @@ from .events import (
     Tell,
     Wake,
 )
+from .gathering import Gathering
 from .membership import (
     Checksums,
     Crew,
@@ -134,6 +135,7 @@ class CoordinatorRules:
         self._seats: Seats = {}
         self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
         self._questions = Questions[tuple[Crew, Conditions], Planned]()  # for the plan that follows the running one
+        self._gathering = Gathering(job)
         self._inventory = Inventory()
         self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
         self.circumstances = Circumstances()
@@ -283,10 +285,16 @@ class CoordinatorRules:
         kind, _, number = timer.partition("/")
         if kind == "suspect" and self.phase == "running" and int(number) == self.epoch and self._is_suspected:
             self._settle()
+        elif kind == "gather":
+            self._gathering.elapse(number)
         elif kind == "stall" and int(number) == self._watches:
             self._watch()
         elif kind == "standings" and int(number) == self.epoch:
-            self._wait_no_longer()
+            # Go on without what somebody has not told; whether it hangs is seen when it does not enter the epoch.
+            if self._awaited:  # after a restart of the coordinator
+                self._wait_for_standings()
+            else:
+                self._inventory.give_up()
         elif kind == "return":
             for name in sorted(self._awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
@@ -338,6 +346,10 @@ class CoordinatorRules:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
                 self._note_whereabouts(member, answer)
+            case Leaving(at_once=True) if self.phase == "running":
+                self._dismiss_leaver(member, "it is at its own end")
+                if not self.members:
+                    self._halt("all workers are at their own end", 0)
             case Leaving() as leaving:
                 member.leaving = leaving
             case Saved() | Published() as written if self._checkpoints.under_way is not None:
@@ -623,7 +635,7 @@ class CoordinatorRules:
             self._end = End(INTERRUPTED, "stopped as asked, before all workers were there")
             self._finish()
         elif self.phase == "gathering":
-            self._start_if_complete()
+            self._gather()
         if self.phase == "running":
             self._refuse_superfluous()
         self._go_on_saving()
@@ -632,17 +644,26 @@ class CoordinatorRules:
         elif self.phase == "halting" and self._checkpoints.under_way is None:
             self._finish()
 
-    def _start_if_complete(self) -> None:
-        wanted = {place: name_of(place) for place in live_places(self.job.plan)}
-        is_there = set(wanted.values()) <= set(coming(self.newcomers, self.job.first_iteration))
-        if is_there and len(self.newcomers) >= len(wanted) + self.job.newcomers:
-            self.phase = "running"
-            self._checkpoints.begin_training(self._now_s)
-            job = self.job
-            self._announce(said.JobStarted(live_workers=len(wanted), iterations=job.iterations), job.first_iteration)
-            self._chronicle.change.note("all workers are there", self._now_s)
-            self._begin_epoch(canonical(self.job.plan).decode(), wanted)
-            self._begin_watch()
+    def _gather(self) -> None:
+        """Begin once all are there, or, where that is allowed, with those who have come."""
+        wake = self._gathering.see(self.newcomers)
+        self._out += [] if wake is None else [wake]
+        if self._gathering.is_complete(self.newcomers):
+            self._start("all workers are there", canonical(self.job.plan).decode(), self._gathering.wanted)
+        elif self._gathering.is_enough:
+            found = self._planned_for(self._gathering.crew)
+            if found is not None and found.plan is not None:  # else whoever comes may make one possible
+                seats = {place_of(place): worker for worker, place in found.seats}
+                self._start("as many workers are there as are to be", found.plan, seats)
+
+    def _start(self, reason: str, plan: str, seats: Seats) -> None:
+        self.phase = "running"
+        self._checkpoints.begin_training(self._now_s)
+        job = self.job
+        self._announce(said.JobStarted(live_workers=len(seats), iterations=job.iterations), job.first_iteration)
+        self._chronicle.change.note(reason, self._now_s)
+        self._begin_epoch(plan, seats)
+        self._begin_watch()
 
     def _refuse_superfluous(self) -> None:
         """A newcomer whose time has come, and whose name is still there, has no place."""
@@ -709,8 +730,7 @@ class CoordinatorRules:
             assert self._epoch_message is not None
             self._begin_epoch(self._epoch_message.plan, dict(self._seats))
         elif answer is None:
-            number = self._questions.ask((crew, self.circumstances.now))
-            self._out += [] if number is None else [MakePlan(number, self.plan, crew, self.circumstances.now)]
+            self._planned_for(crew)
         elif answer.plan is None and newcomers:
             # Nobody is worse off for somebody who comes.
             self._spare = newcomers
@@ -731,6 +751,12 @@ class CoordinatorRules:
         else:
             self._spare = newcomers if answer.seats == seats_of(crew) else self._spare
             self._keep_if_it_serves(crew, answer)
+
+    def _planned_for(self, crew: Crew) -> Planned | None:
+        """The plan for a crew as things are; where nobody has been asked for it, somebody is."""
+        number = self._questions.ask((crew, self.circumstances.now))
+        self._out += [] if number is None else [MakePlan(number, self.plan, crew, self.circumstances.now)]
+        return self._questions.answer((crew, self.circumstances.now))
 
     def _is_only_examined(self, crew: Crew) -> bool:
         """Whether members are to be examined, and nothing else is a reason for another plan."""
@@ -801,13 +827,6 @@ class CoordinatorRules:
         if self._inventory.message is not None:
             self._out.append(Wake(self.job.heartbeat_limit_s, f"standings/{self.epoch}"))
 
-    def _wait_no_longer(self) -> None:
-        """Go on without what somebody has not told; whether it hangs is seen when it does not enter the epoch."""
-        if self._awaited:  # after a restart of the coordinator
-            self._wait_for_standings()
-        else:
-            self._inventory.give_up()
-
     def _changes(self, connection: int, told: StandingTold | LossesTold) -> bool:
         """Note what somebody has of the iteration under way; gives whether anything follows from that."""
         member = self._by_connection.get(connection)
@@ -838,7 +857,8 @@ class CoordinatorRules:
 
     def _begin_epoch(self, plan: str, seats: Seats, left: RestPlanned = ANEW) -> None:
         """Seat everybody, and let a new epoch begin with the iteration after the last commit, or what is left of it."""
-        self._dismiss_leavers()
+        for name in self._leavers():
+            self._dismiss_leaver(self.members[name])
         self.plan = parse_document(plan.encode(), Plan, "the plan")
         self._questions.clear()
         self.epoch += self._inventory.message is None
@@ -902,13 +922,13 @@ class CoordinatorRules:
             waiting[member.name] = member.connection
         return waiting
 
-    def _dismiss_leavers(self) -> None:
-        for member in [self.members[name] for name in self._leavers()]:
-            self._announce(said.WorkerLeft(worker=member.name, place=name_of(member.place)), self.committed + 1)
-            self._chronicle.change.note(f"worker {member.name} left", self._now_s)
-            if member.connection is not None:
-                self._tell(member.connection, End(0, "left as asked"))
-            self._forget(member)
+    def _dismiss_leaver(self, member: Member, reason: str | None = None) -> None:
+        left = said.WorkerLeft(worker=member.name, place=name_of(member.place), reason=reason)
+        self._announce(left, self.committed + 1)
+        self._chronicle.change.note(f"worker {member.name} left", self._now_s)
+        if member.connection is not None:
+            self._tell(member.connection, End(0, "left as asked"))
+        self._forget(member)
 
     def _seat(self, arrived: dict[str, int]) -> list[str]:
         """Make newcomers members, and note everybody's place; gives the newcomers' names."""

@@ -161,3 +161,13 @@ def test_a_pod_that_is_drained_has_not_succeeded(job: dict[str, Any], rtk_stub: 
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143
+
+
+@pytest.mark.parametrize("job", WORKERS, ids=NAMES)
+def test_a_pod_that_is_drained_at_its_start_ends_too(job: dict[str, Any], rtk_stub: dict[str, str]) -> None:
+    """SIGTERM that comes before the shell has noted its worker is passed on as well: nobody trains on in a pod that is
+    to go."""
+    early = script_of(job).replace("worker=$!", "kill -TERM $$; worker=$!")
+    assert early != script_of(job)
+    done = subprocess.run(["/bin/sh", "-c", early], env={**rtk_stub, "ENDS": "waits"}, check=False, timeout=60)
+    assert done.returncode == 143

@@ -130,8 +130,8 @@ def test_a_batch_job_survives_a_worker_and_is_requeued(batch: Batch) -> None:
     os.kill(batch.worker_of(1), signal.SIGKILL)
     wait_for(lambda: bool(batch.events("join")) or job.poll() is not None, "a new worker joins", 120)
     assert len(batch.events("failure")) == 1, batch.said(0)
-    for task in batch.tasks:  # what Slurm does at the time of --signal
-        os.killpg(task, signal.SIGTERM)
+    for task in batch.tasks:  # what Slurm does at the time of --signal: with cgroups only the tasks themselves hear it
+        os.kill(task, signal.SIGTERM)
     assert job.wait(120) == 5, batch.said(0)
     assert (batch.folder / "scontrol.said").read_text() == "requeue 7\n"
     assert "--kill-on-bad-exit=0" in (batch.folder / "srun.said").read_text()

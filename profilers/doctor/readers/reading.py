@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from ....schemas.diagnosis import SettingsFile, ToldSetting
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import opened, source_of
+from ...printed_arguments import BEGIN
 from ..collected import VARIABLE, Collected
-from .megatron_arguments import BEGIN, read_megatron_arguments
+from .megatron_arguments import read_megatron_arguments
 from .python import read_python
 from .shell import ShellReader
 from .torchtitan import read_torchtitan
+from .yaml_files import read_yaml
 
 MOST_BYTES = 16 << 20  # a log's arguments stand at its beginning
 _VARIABLE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)")
@@ -34,23 +37,27 @@ def read_settings(path: str, collected: Collected, kind: str | None = None) -> S
         InvalidInputError: it cannot be read, is no text, or is nothing that settings are known of.
     """
     source = source_of(path)
-    with opened(path) as stream:
-        data = stream.read(MOST_BYTES)
-    try:
-        text = data.decode("utf-8", errors="strict" if len(data) < MOST_BYTES else "ignore")
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source) from error
+    text = _text_of(path)
     found = kind or recognised(path, text)
     if found is None:
         raise InvalidInputError(
             "nothing of it is recognised as settings of a job",
             where=source,
-            fix="give the output of env, a .env file, a batch or launch script, torchtitan's TOML, a log of Megatron "
-            "with its arguments, or a Python script that calls init_process_group",
+            fix="give the output of env, a .env file, a batch or launch script, TOML of torchtitan, YAML, a log of "
+            "Megatron with its arguments, or a Python script that calls init_process_group",
         )
     before = collected.count
     KINDS[found](text, collected, source)
     return SettingsFile(source, found, collected.count - before)
+
+
+def _text_of(path: str) -> str:
+    with opened(path) as stream:
+        data = stream.read(MOST_BYTES)
+    try:
+        return data.decode("utf-8", errors="strict" if len(data) < MOST_BYTES else "ignore")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"the file is not UTF-8 text (byte {error.start})", where=source_of(path)) from error
 
 
 def recognised(path: str, text: str) -> str | None:
@@ -59,6 +66,8 @@ def recognised(path: str, text: str) -> str | None:
         return "torchtitan"
     if path.endswith(".py"):
         return "python"
+    if path.endswith((".yaml", ".yml")):
+        return "YAML"
     if BEGIN.search(text):
         return "megatron arguments"
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
@@ -81,8 +90,32 @@ def read_variables(variables: Mapping[str, str], collected: Collected, file: str
         collected.variable(ToldSetting(name, value, file), VARIABLE)
 
 
-def _script(text: str, collected: Collected, file: str) -> None:
-    ShellReader(collected, file).read(text)
+def _script(text: str, collected: Collected, file: str, line: int = 1) -> None:
+    """Note what a script says, and what it sources: a name is looked for from its folder, then from this one."""
+    done: set[Path] = set()
+
+    def sourced(name: str) -> tuple[str, str] | None:
+        for path in (Path(file).parent / name, Path(name)):
+            try:
+                place = path.resolve()
+                text = "" if place in done else _text_of(str(path)) if path.is_file() else None  # a pipe would wait
+            except (
+                OSError,
+                ValueError,
+                RuntimeError,
+                InvalidInputError,
+            ):  # a loop of links, a name that is none, no text
+                continue
+            if text is not None:
+                done.add(place)
+                return str(path), text
+        return None
+
+    ShellReader(collected, file, sourced).read(text, line)
+
+
+def _yaml(text: str, collected: Collected, file: str) -> None:
+    read_yaml(text, collected, file, _script)
 
 
 def read_lines(lines: Iterable[str], collected: Collected, file: str) -> None:
@@ -97,4 +130,5 @@ KINDS: Mapping[str, Callable[[str, Collected, str], None]] = {
     "torchtitan": read_torchtitan,
     "megatron arguments": read_megatron_arguments,
     "python": read_python,
+    "YAML": _yaml,
 }

@@ -7,10 +7,8 @@ from typing import Any
 from ....schemas.diagnosis import ToldSetting
 from ....schemas.errors import InvalidInputError
 from ..collected import Collected
-from ..settings import default
 
 _SECTION, _KEY = re.compile(r"\s*\[\s*([\w.]+)\s*\]"), re.compile(r"\s*([\w.-]+)\s*=")
-_OF = "torchtitan"
 
 
 def read_torchtitan(text: str, collected: Collected, file: str) -> None:
@@ -29,9 +27,7 @@ def read_torchtitan(text: str, collected: Collected, file: str) -> None:
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the file is not valid TOML: {error}", where=file, fix="correct the place") from error
     lines = _lines(text)
-    collected.put("is_torchtitan", True, ToldSetting(_OF, "", file))
-    collected.default("init_timeout_s", default(300.0, "comm.init_timeout_seconds", "300", _OF))
-    collected.default("train_timeout_s", default(100.0, "comm.train_timeout_seconds", "100", _OF))
+    collected.uses_torchtitan(ToldSetting("torchtitan", "", file))
     for section, keys in tree.items():
         for key, value in keys.items() if isinstance(keys, dict) else ():
             name = f"{section}.{key}"

@@ -40,6 +40,21 @@ def ends_before_checkpoint(job: JobSettings) -> Iterator[Broken]:
 
 
 @rule(
+    "contradiction",
+    "exit_after_s time_limit_s save_s",
+    "make --exit-duration-in-mins shorter than the time limit, by start-up, an iteration and a save at least",
+    "NVIDIA/Megatron-LM megatron/training/arguments.py: “Exit the program after this many minutes.”",
+    "bigscience-workshop/metadata#40",
+)
+def exits_after_limit(job: JobSettings) -> Iterator[Broken]:
+    """Megatron is to save and end by itself after the time at which Slurm ends the job, or less than a save before."""
+    ends, limit, save = job.exit_after_s.value, job.time_limit_s.value, job.save_s.value or 0.0
+    if ends is not None and limit is not None and ends + save >= limit:
+        says = f"training is to save and end after {print_time(ends)}, and Slurm ends it after {print_time(limit)}"
+        yield broken(says, job.exit_after_s, job.time_limit_s)
+
+
+@rule(
     "risk",
     "checkpoint_every iteration_s save_s mtbf_s",
     "save at the interval that the finding names",
@@ -60,4 +75,4 @@ def interval_far_from_best(job: JobSettings) -> Iterator[Broken]:
         yield broken(says, every, job.save_s, job.mtbf_s)
 
 
-RULES = (interval_without_checkpoints, ends_before_checkpoint, interval_far_from_best)
+RULES = (interval_without_checkpoints, ends_before_checkpoint, exits_after_limit, interval_far_from_best)

@@ -12,6 +12,7 @@ _RUN = "pytorch/pytorch torch/distributed/run.py:491-495 (2.13)"
 _DYNAMIC = "pytorch/pytorch torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1384-1431 (2.13)"
 _NVRX = "https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/configuration.html"
 _NVRX_API = "https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/integration/heartbeats.html"
+_STANDALONE = "pytorch/pytorch torch/distributed/run.py (2.13), config_from_args: standalone, “localhost:0”"
 DYNAMIC = frozenset({"c10d", "etcd-v2"})
 MUCH_LATER = 10.0
 
@@ -187,7 +188,42 @@ def slurm_kills_elastic(job: JobSettings) -> Iterator[Broken]:
         yield broken(says, job.max_nodes, job.kill_on_bad_exit)
 
 
+@rule(
+    "contradiction",
+    "standalone endpoint master_address max_nodes",
+    "take --standalone out, and give --rdzv-backend c10d with --rdzv-endpoint HOST:PORT",
+    _STANDALONE,
+    "openvla/openvla#175",
+)
+def standalone_of_several(job: JobSettings) -> Iterator[Broken]:
+    """--standalone is given to a launcher of several nodes: each meets itself alone, whatever address is given."""
+    several = job.max_nodes if job.max_nodes.is_set and job.max_nodes.value not in (None, 1) else None
+    named = next((one for one in (job.endpoint, job.master_address, several) if one is not None and one.is_set), None)
+    if job.standalone.value and named is not None:
+        yield broken("with --standalone each node meets at its own localhost, and waits there", job.standalone, named)
+
+
+@rule(
+    "contradiction",
+    "rendezvous endpoint master_address standalone max_nodes",
+    "give --rdzv-endpoint HOST:PORT in place of --master-addr",
+    "pytorch/pytorch torch/distributed/run.py (2.13), --master-addr: “only used for static rendezvous”",
+    "lm-sys/FastChat#3221",
+    "hpcaitech/ColossalAI#4009",
+    "ymcui/Chinese-LLaMA-Alpaca-2#274",
+)
+def master_address_unread(job: JobSettings) -> Iterator[Broken]:
+    """--master-addr is given for the c10d rendezvous, which reads --rdzv-endpoint: each node meets itself alone."""
+    is_read = job.rendezvous.value not in DYNAMIC or job.endpoint.is_set or job.standalone.value
+    if job.master_address.is_set and not is_read and job.max_nodes.value != 1:
+        says = (
+            f"the {job.rendezvous.value} rendezvous does not read --master-addr: each node meets at its own localhost"
+        )
+        yield broken(says, job.master_address, job.rendezvous, job.endpoint)
+
+
 RULES = (
     elastic_without_restarts, departure_unheard, static_agents_alone, rendezvous_timeout_unread, last_call_too_early,
     last_call_unseen, first_heartbeat_too_early, ft_watches_nothing, heartbeat_before_save, slurm_kills_elastic,
+    standalone_of_several, master_address_unread,
 )  # fmt: skip

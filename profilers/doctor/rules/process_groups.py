@@ -173,7 +173,7 @@ def errors_swallowed(job: JobSettings) -> Iterator[Broken]:
 def long_hang(job: JobSettings) -> Iterator[Broken]:
     """What ends a hang takes longer than half an hour."""
     ends = job.noticed_by
-    if ends is not None and ends.is_set and ends.value > LONGEST_HANG_S:
+    if ends is not None and ends.value is not None and ends.is_set and ends.value > LONGEST_HANG_S:
         yield broken(f"a hang costs {print_time(ends.value)} of all GPUs before anything ends it", ends)
 
 

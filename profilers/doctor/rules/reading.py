@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ....schemas.diagnosis import ToldSetting
 from ..settings import JobSettings
 from .rule import Broken, rule
 
@@ -17,9 +18,12 @@ from .rule import Broken, rule
 )
 def nobody_reads_it(job: JobSettings) -> Iterator[Broken]:
     """A setting stands where no program reads it, or under a name that none reads."""
+    alike: dict[str, list[ToldSetting]] = {}
     for one in job.unread:
         if one.kind == "ignored":
-            yield Broken(f"{one.setting.name} says nothing: {one.why}", (one.setting,))
+            alike.setdefault(f"{one.setting.name} says nothing: {one.why}", []).append(one.setting)
+    for says, settings in alike.items():
+        yield Broken(says, tuple(settings))
 
 
 @rule(

@@ -41,7 +41,9 @@ class Rule:
     sources: tuple[str, ...]
 
     def findings(self, job: JobSettings) -> Iterator[SettingsFinding]:
-        """What the rule finds in a job's settings."""
+        """What the rule finds in a job's settings; nothing where it asks for what only the job itself knows."""
+        if not job.unknown.isdisjoint(self.reads):
+            return
         for broken in self.check(job):
             yield SettingsFinding(self.id, self.severity, broken.says, self.fix, broken.settings, self.sources)
 

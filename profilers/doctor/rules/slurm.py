@@ -108,7 +108,7 @@ def kept_and_killed(job: JobSettings) -> Iterator[Broken]:
 
 @rule(
     "risk",
-    "is_batch requeue resubmits max_restarts",
+    "is_batch requeue resubmits max_restarts launcher",
     "end the script with scontrol requeue $SLURM_JOB_ID where training failed, or give torchrun --max-restarts",
     f"{_SBATCH}#OPT_requeue",
     "https://slurm.schedmd.com/scontrol.html",
@@ -117,7 +117,7 @@ def nothing_starts_again(job: JobSettings) -> Iterator[Broken]:
     """Nothing starts training again after it has failed: no requeue, no restarts."""
     if job.is_batch.value and not (job.requeue.value or job.resubmits.value or job.max_restarts.value > 0):
         says = "after a failure the job ends, and waits for somebody to submit it again"
-        yield broken(says, job.requeue, job.max_restarts)
+        yield broken(says, job.requeue, *([job.max_restarts] if job.launcher.is_set else []))
 
 
 @rule(
@@ -135,7 +135,87 @@ def requeue_overwrites_log(job: JobSettings) -> Iterator[Broken]:
         yield broken("each new start may overwrite the log that says why the last one ended", again, job.open_mode)
 
 
+@rule(
+    "contradiction",
+    "signal launched_by_step launcher signals_to_handle",
+    "signal the shell (--signal=B:…) and let it tell the training, say by a file; or start the ranks with srun itself",
+    f"{_SBATCH}#OPT_signal",
+    "swiss-ai/Megatron-LM#3",
+    "pytorch/pytorch torch/distributed/elastic/multiprocessing/subprocess_handler/subprocess_handler.py:66 (2.13): "
+    "start_new_session",
+)
+def signal_ends_launcher(job: JobSettings) -> Iterator[Broken]:
+    """Steps get a signal that torchrun does not handle: it ends torchrun, and never reaches the ranks, which have
+    sessions of their own."""
+    if job.signal.value is None or not job.launched_by_step.value:
+        return
+    is_for_shell, name, _ = signal_parts(job.signal.value)
+    handled = {f"SIG{one.strip().upper().removeprefix('SIG')}" for one in job.signals_to_handle.value.split(",")}
+    named = f"SIG{name.upper().removeprefix('SIG')}"
+    if not is_for_shell and not name.isdecimal() and named not in handled:
+        says = f"{named} ends {job.launcher.value}, which does not handle it; the ranks behind it never see it"
+        yield broken(says, job.signal, job.launched_by_step)
+
+
+@rule(
+    "contradiction",
+    "launched_by_step launcher slurm_tasks_per_node step_tasks_per_node step_tasks step_nodes slurm_nodes",
+    "set --ntasks-per-node=1: the launcher itself starts a process for each GPU",
+    "awslabs/awsome-distributed-ai#1112",
+    "pytorch/pytorch torch/distributed/elastic/agent/server/local_elastic_agent.py:121 (2.13): “deployed per host”",
+)
+def several_agents_a_node(job: JobSettings) -> Iterator[Broken]:
+    """srun starts several tasks on a node, and each of them is a launcher that starts processes for all its GPUs."""
+    own, whole = job.step_tasks_per_node, job.slurm_tasks_per_node
+    each = own if own.value is not None else whole
+    nodes = job.step_nodes.value or job.slurm_nodes.value
+    is_one = job.step_tasks.value is not None and job.step_tasks.value <= (nodes or 1)
+    if job.launched_by_step.value and each.value is not None and each.value > 1 and not (is_one and own.value is None):
+        says = f"each node has {each.value} tasks, and each task is a {job.launcher.value} for the whole node"
+        yield broken(says, each, job.launched_by_step)
+
+
+@rule(
+    "contradiction",
+    "launcher slurm_nodes min_nodes max_nodes spread step_nodes launched_by_step",
+    "give the launcher as many nodes as Slurm gives (--nnodes $SLURM_NNODES), and start it on each with srun",
+    "pytorch/pytorch torch/distributed/run.py (2.13): --nnodes, default “1:1”",
+    "pytorch/examples#1012",
+)
+def nodes_left_out(job: JobSettings) -> Iterator[Broken]:
+    """Slurm gives several nodes, and the launcher waits for more, is told of fewer, or is started on the first only."""
+    given, most, least = job.slurm_nodes.value, job.max_nodes.value, job.min_nodes.value
+    is_whole = job.step_nodes.value is None or job.step_nodes.value == given
+    if not job.launcher.is_set or given is None or most is None or least is None:
+        return
+    if least > given:
+        says = f"{job.launcher.value} waits for {least} nodes, and Slurm gives {given}"
+        yield broken(says, job.min_nodes, job.slurm_nodes)
+    elif given > 1 and not job.spread.value:
+        says = f"Slurm gives {given} nodes, and nothing starts {job.launcher.value} on any but the first"
+        yield broken(says, job.slurm_nodes, job.launcher)
+    elif given > most and job.launched_by_step.value and is_whole:
+        says = f"srun starts {job.launcher.value} on {given} nodes, and tells each that there are {most}"
+        yield broken(says, job.slurm_nodes, job.max_nodes)
+
+
+@rule(
+    "contradiction",
+    "launched_by_step rendezvous node_rank slurm_nodes max_nodes",
+    "let each node fill it in (srun bash -c '… --node-rank $SLURM_NODEID …', in single quotes); or --rdzv-backend c10d",
+    "NVIDIA/DeepLearningExamples#1188",
+    "ai4d-iasc/trixie#52",
+)
+def one_rank_for_all(job: JobSettings) -> Iterator[Broken]:
+    """srun starts launchers that meet by the static rendezvous, and gives all of them the same --node-rank."""
+    many = job.nodes is not None and job.nodes > 1
+    if job.launched_by_step.value and job.rendezvous.value == "static" and many and job.node_rank.value is not None:
+        says = f"{job.node_rank.told.text} is filled in before srun starts anything: all nodes are told the same rank"
+        yield broken(says, job.node_rank, job.rendezvous)
+
+
 RULES = (
     signal_reaches_nobody, signal_ends_shell, signal_too_late, step_outlives_failure, node_failure_ends_elastic,
-    kept_and_killed, nothing_starts_again, requeue_overwrites_log,
+    kept_and_killed, nothing_starts_again, requeue_overwrites_log, signal_ends_launcher, several_agents_a_node,
+    nodes_left_out, one_rank_for_all,
 )  # fmt: skip

@@ -259,18 +259,14 @@ class LogMonitor:
 
     def _heard(self, changes: tuple[EpisodeChange, ...], phase: int) -> tuple[EpisodeChange, ...]:
         for change in changes:
-            self._note_numbers(change.episode)
+            for name in PLACES:  # what the log calls these samples: at the end it may be too late to ask
+                place = getattr(change.episode, name)
+                number = None if place is None else self.iteration_of(place)
+                if number is not None:
+                    self._numbers[place] = number
             if change.kind == "relief":
                 self._witnesses[change.episode.onset] = self._witness(change.episode, phase)
         return changes
-
-    def _note_numbers(self, episode: Episode) -> None:
-        """Keep what the log calls an episode's samples, which it may be too late for at the end."""
-        for name in PLACES:
-            place = getattr(episode, name)
-            number = None if place is None else self.iteration_of(place)
-            if number is not None:
-                self._numbers[place] = number
 
     def _numbers_of(self, episode: Episode) -> dict[str, int] | None:
         """The log's own numbers of an episode's samples; None unless it numbers all of them."""

@@ -290,8 +290,8 @@ class Megatron(LineReader):
 
     NAME: ClassVar[str] = "megatron"
     MARK: ClassVar[bytes] = b"elapsed time per iteration (ms)"
-    _TIME = re.compile(re.escape(MARK) + rb"\s*[:=]\s*" + NUMBER)
-    _ITERATION = re.compile(rb"iteration\s+(\d{1,15})\s*/")
+    TIME: ClassVar[re.Pattern[bytes]] = re.compile(re.escape(MARK) + rb"\s*[:=]\s*" + NUMBER)
+    ITERATION: ClassVar[re.Pattern[bytes]] = re.compile(rb"iteration\s+(\d{1,15})\s*/")
     _BATCH = re.compile(rb"global batch size:\s*(\d{1,15})")
 
     def read(self, line: bytes) -> LineReading | None:
@@ -299,11 +299,13 @@ class Megatron(LineReader):
         if self.MARK not in line:
             return None
         line = plain(line)
-        match = self._TIME.search(line)
+        match = self.TIME.search(line)
         if match is None:
             return None
         size = number_in(self._BATCH, line)
-        return LineReading(_time(match[1], b"ms"), number_in(self._ITERATION, line), rank_of(line), size or None)
+        return LineReading(
+            iteration_time(match[1], b"ms"), number_in(self.ITERATION, line), rank_of(line), size or None
+        )
 
 
 class NanoGpt(LineReader):
@@ -333,7 +335,7 @@ class NanoGpt(LineReader):
         iteration = int(match[1])
         if iteration == self._evaluated:
             return None
-        return LineReading(_time(match[2], match[3]), iteration, rank_of(line))
+        return LineReading(iteration_time(match[2], match[3]), iteration, rank_of(line))
 
 
 class _TokenWindow(NamedTuple):
@@ -444,11 +446,20 @@ class DlLogger(LineReader):
             return None
         line = plain(line)
         match = self._LINE.search(line)
-        return LineReading(_time(match[2], match[3]), int(match[1]), rank_of(line)) if match else None
+        return LineReading(iteration_time(match[2], match[3]), int(match[1]), rank_of(line)) if match else None
 
 
-def _time(number: bytes, unit: bytes) -> float:
-    time_s = number_of(number_text(number), "an iteration time") * SECONDS_OF[unit.decode()]
+def iteration_time(number: bytes, unit: bytes) -> float:
+    """A time in s, out of a number in a unit.
+
+    Raises:
+        InvalidInputError: it is no number, or no time.
+    """
+    try:
+        told = float(number)
+    except ValueError:  # it has commas, perhaps
+        told = number_of(number_text(number), "an iteration time")
+    time_s = told * SECONDS_OF[unit.decode()]
     if 0 < time_s < LONGEST_S:  # most lines need no words
         return time_s
     return checked_time(time_s, f"{number.decode()} {unit.decode()}")

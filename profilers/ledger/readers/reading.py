@@ -116,6 +116,7 @@ def _logs_of(paths: Sequence[str], count: LogCount, zone: tzinfo) -> list[_LogSo
         is_at_once = any(later - before < _AT_ONCE_S for before, later in pairwise(times) if before > -inf)
         if len(files) > 1 and not is_at_once:
             ordered = sorted(files, key=lambda file: begin_s[file]) if times[0] > -inf else _by_number(files)
+            _note_missing(stem, files, count)
             sources.append(_LogSource(stem, ordered, "log", times[0]))
         else:
             sources += [_LogSource(file, [file], "log", begin_s[file]) for file in files]
@@ -127,6 +128,14 @@ def _stem(path: str) -> str:
     name = path.removesuffix(".gz")
     match = _ROTATED.fullmatch(name)
     return match[1] if match else name
+
+
+def _note_missing(stem: str, files: Sequence[str], count: LogCount) -> None:
+    """Say which pieces of a log that was rotated lie between those that are given, and are not."""
+    matches = [_ROTATED.fullmatch(file.removesuffix(".gz")) for file in files]
+    numbers = {0 if match is None else int(match[2]) for match in matches if match is None or len(match[2]) <= 3}
+    for number in sorted(set(range(min(numbers, default=0), max(numbers, default=0))) - numbers):
+        count.remark("a piece of a log that was rotated is not given", f"{stem}.{number}")
 
 
 def _by_number(files: Sequence[str]) -> list[str]:
@@ -235,10 +244,11 @@ class _Heard:
             if told.iteration is None:
                 return False
             before = self.iterations.get(told.iteration)
-            if before is not None and _is_same(before, told):
-                return True
+            if before is not None:
+                if _is_same(before, told):
+                    return True
+                self.iterations.move_to_end(told.iteration)
             self.iterations[told.iteration] = told
-            self.iterations.move_to_end(told.iteration)
             if len(self.iterations) > _REMEMBERED:
                 self.iterations.popitem(last=False)
             self.others.clear()
@@ -269,5 +279,12 @@ def _once(happenings: Iterator[Happening]) -> Iterator[Happening]:
     """Without what several ranks tell again."""
     heard = _Heard()
     for told in happenings:
-        if not heard.is_echo(told):
+        if not told.each_s:
+            if not heard.is_echo(told):
+                yield told
+        elif (told.iteration or 0) - told.steps < max(heard.iterations, default=0):
+            yield from (one for one in told.singles() if not heard.is_echo(one))
+        else:  # all of them are new
+            for one in told.singles(max(told.steps - _REMEMBERED, 0)):
+                heard.is_echo(one)
             yield told

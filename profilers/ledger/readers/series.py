@@ -94,6 +94,7 @@ class JsonRows(SeriesLog):
 
 
 _TIMING = re.compile(r"(?:\w+_)?(?:step|iter|iteration|batch)_?(?:time|timing|duration)(?:_in)?_(s|ms)")
+_NOT_TRAINING = ("val", "test", "epoch", "step")  # how names begin that a row of an evaluation has
 _CLOCKS = ("timestamp", "time", "created_at", "wall_time", "unix_time_s", "date")
 
 
@@ -128,16 +129,21 @@ class LightningCsv(HappeningReader):
             raise unreadable_line("a row has more or fewer cells than there are names")
         row = {name: cell for name, cell in zip(self._names, cells, strict=True) if cell}
         step = row.get("step", "")
-        is_training = any(not name.startswith(("val", "test", "epoch", "step")) for name in row)
-        if not step.isdecimal() or not is_training or int(step) + 1 == self._told:
-            return
-        self._told = number = int(step) + 1
         stamp = next((row[name] for name in _CLOCKS if name in row), None)
         time_s = unix_time(stamp.encode(), self.clock) if stamp else None
+        if self._told is not None and not any(
+            not name.startswith(_NOT_TRAINING) for name in row if name not in _CLOCKS
+        ):
+            number = int(step) + 1 if step.isdecimal() else self._told
+            yield Happening("evaluation", time_s, around.place, None, number)
+            return
+        if not step.isdecimal() or int(step) + 1 == self._told:
+            return
+        self._told = number = int(step) + 1
         took_s, steps = _took_s(row), self._progress.steps(number, None)
         head, self._head = self._head, None
-        if head is not None:
-            yield Happening("start", time_s - (took_s or 0.0) if time_s is not None else None, head)
+        if head is not None:  # how many iterations its first row stands for is known only with those before it
+            yield Happening("start", None, head)
         yield Happening("iteration", time_s, around.place, took_s, number, steps=steps)
 
     def finish(self) -> Iterator[Happening]:

@@ -14,12 +14,13 @@ def job_of(
     toml: str = "",
     python: str = "",
     megatron: str = "",
+    yaml: str = "",
     lines: Sequence[str] = (),
     **facts: float,
 ) -> JobSettings:
     """The settings that stand in texts, each as if it were a file of its kind; `facts` by their fields."""
     collected = Collected()
-    texts = {"environment": environment, "script": script, "torchtitan": toml, "python": python}
+    texts = {"environment": environment, "script": script, "torchtitan": toml, "python": python, "YAML": yaml}
     for kind, text in {**texts, "megatron arguments": megatron}.items():
         if text:
             KINDS[kind](text, collected, kind)

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rtk
+from rtk.profilers.diagnosing import findings_of
+from rtk.profilers.doctor.costs import costs_of
 from rtk.profilers.doctor.known import slurm_time
 from rtk.profilers.doctor.readers.reading import recognised
 from rtk.profilers.doctor.readers.shell_words import commands
@@ -92,7 +94,81 @@ def test_what_says_nothing_is_told() -> None:
 def test_what_only_the_job_knows_is_not_invented() -> None:
     """A node count that the scheduler sets is not known: neither elastic, nor one, nor an error."""
     job = job_of(script="torchrun --nnodes $NNODES --max-restarts $TRIES train.py")
-    assert (job.nodes, job.is_elastic, job.max_restarts.value, job.unread) == (None, False, 0, ())
+    assert (job.nodes, job.is_elastic, job.max_restarts.value) == (None, False, None)
+    assert [(one.kind, one.setting.text) for one in job.unread] == [("unknown", "$TRIES")]
+    assert findings_of(job) == ()  # not even that it ends with the first failure, as it would by torchrun's default
+    late = job_of(lines=["torchrun --nnodes 4 --nproc-per-node $N x.py --distributed-timeout-minutes $T"])
+    costs = costs_of(late)
+    assert (costs.gpus, costs.hang_s) == (None, None)
+    assert costs.hang_ended_by is not None and costs.hang_ended_by.text == "$T"
+    saves = "torchrun pretrain.py --save-interval 100 --save $FOLDER/checkpoints"
+    assert [one.rule for one in findings_of(job_of(lines=[saves]))] == []
+
+
+INNER = """#!/bin/bash
+#SBATCH --nodes=32 --ntasks-per-node=1 --gpus-per-task=8
+#SBATCH --requeue --open-mode=append
+export NCCL_IB_TIMEOUT=21
+srun --kill-on-bad-exit=1 bash -c "torchrun --nnodes 32 --max-restarts \\$TRIES --monitor-interval $EVERY train.py"
+"""
+
+
+@pytest.mark.parametrize(
+    "outer", ["sbatch <<EOF", "cat > job.sh <<'EOF'", "cat << EOF | tee job.sh", "ssh login <<-EOF"]
+)
+def test_a_script_within_a_script_is_read(outer: str) -> None:
+    """A here-document that is submitted, or is a batch script by itself: its header is its own, and no #SBATCH line of
+    it is one of the outer script; its lines are counted in the file."""
+    job = job_of(script=f"#!/bin/bash\nEVERY=7\n{outer}\n{INNER}EOF\necho done\n")
+    assert told(job, "slurm_nodes") == (32, "32", 5) and told(job, "ib_timeout") == (21, "21", 7)
+    assert told(job, "monitor_interval_s") == (7.0, "7", 8) and job.gpu_count == 256
+    assert [one.setting.name for one in job.unread] == ["--max-restarts"]
+
+
+def test_a_document_that_is_no_script_is_none() -> None:
+    """The JSON of a configuration, and a program of another language, say nothing; what follows them is read."""
+    python = "python - <<'PY' || exit 3\nexport = 'torchrun --max-restarts 9'\nPY\n"
+    job = job_of(
+        script=f"cat <<EOT > ds.json\ntorchrun --max-restarts 8\nEOT\n{python}torchrun --max-restarts 3 x.py\n"
+    )
+    assert told(job, "max_restarts") == (3, "3", 7) and job.doubles == () and job.unread == ()
+
+
+def test_a_file_that_a_script_sources_is_read_in_its_place(tmp_path: Path) -> None:
+    """Its variables are followed, its settings have their own places; `set -a` exports them; a file that is not here is
+    named, but not the scripts that an environment is activated with; a file that sources itself is read once."""
+    (tmp_path / "env.sh").write_text("NCCL_IB_TIMEOUT=21\nARGS='--max-restarts 4'\nsource env.sh\n")
+    script = "source venv/bin/activate\nset -a\n. ./env.sh\nset +a\nsource $HOME/more.sh\ntorchrun $ARGS train.py\n"
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{script}")
+    found = rtk.doctor([str(tmp_path / "job.sh")])
+    places = {one.name: (Path(one.file).name, one.line) for one in found.settings}
+    assert places["NCCL_IB_TIMEOUT"] == ("env.sh", 1) and places["--max-restarts"] == ("env.sh", 2)
+    assert [(one.kind, one.setting.text) for one in found.unread] == [("unknown", "$HOME/more.sh")]
+
+
+@pytest.mark.parametrize(
+    ("script", "gpus"),
+    [
+        ("#SBATCH -N 4 --ntasks-per-node=2 --gpus-per-task=4\nsrun python x.py", 32),
+        ("#SBATCH -n 4 --gpus-per-task=8\nsrun python x.py", 32),
+        ("#SBATCH -G 24\nsrun python x.py", 24),
+        ("#SBATCH --nodes=2 --gres=gpu:8\nsrun torchrun --nnodes 2 --nproc-per-node $N x.py", 16),
+        ("accelerate launch --num_machines 2 --num_processes 16 x.py", 16),
+        ("deepspeed --num_nodes=3 --num_gpus 8 x.py", 24),
+        ("pip install accelerate\ncd /opt/torch-run/accelerate", None),
+    ],
+)
+def test_gpus_are_counted(script: str, gpus: int | None) -> None:
+    """By the launcher's processes, or by what Slurm gives to nodes, to tasks, or in all."""
+    assert job_of(script=script).gpu_count == gpus
+
+
+def test_the_defaults_are_those_of_what_trains() -> None:
+    """torchtitan's own time-outs count where a script starts it, without any TOML; DeepSpeed's are in minutes."""
+    assert job_of(lines=["srun torchrun -m torchtitan.train --module llama3"]).collective_timeout_s.value == 100.0
+    assert job_of(lines=["srun torchrun train.py"]).collective_timeout_s.value == 600.0
+    assert job_of("DEEPSPEED_TIMEOUT=60").collective_timeout_s.value == 3600.0
+    assert job_of(lines=["torchrun sft.py --ddp_timeout 7200 --save_steps 50"]).collective_timeout_s.value == 7200.0
 
 
 def test_the_stronger_setting_counts() -> None:
@@ -205,6 +281,7 @@ def test_torchtitans_keys_have_their_lines_and_its_defaults_count() -> None:
         ("a.toml", "", "torchtitan"),
         ("a.log", "x\n-------- arguments --------\n", "megatron arguments"),
         ("train.py", "", "python"),
+        ("job.yml", "", "YAML"),
         ("notes.md", "We set the time-out to 10 min.\n", None),
         ("empty", "", None),
     ],
@@ -222,6 +299,9 @@ def test_files_are_recognised(name: str, text: str, kind: str | None) -> None:
         ("a.py", b"def (:\n", "not valid Python"),
         ("a.py", b"-" * 100_000 + b"1", "not valid Python"),
         ("a.py", b"x = \0", "not valid Python"),
+        ("a.yaml", b"a: [", "not valid YAML"),
+        ("a.yaml", b"[" * 100_000, "not valid YAML"),
+        ("a.yaml", b"a: &a [*a]\nb: 1\n", "no setting in it is known"),
         ("a.sh", b"\xff\xfe#!\n", "not UTF-8 text"),
         ("notes.md", b"hello\n", "nothing of it is recognised"),
     ],
@@ -233,3 +313,72 @@ def test_what_is_no_settings_is_refused(name: str, data: bytes, says: str, tmp_p
     with pytest.raises(rtk.RtkError, match=says) as caught:
         rtk.doctor([str(path)])
     assert str(path) in str(caught.value.where)
+
+
+MANIFEST = """apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  elasticPolicy: {rdzvBackend: c10d, minReplicas: 2, maxReplicas: 4, maxRestarts: 9}
+  pytorchReplicaSpecs:
+    Worker:
+      template:
+        spec:
+          containers:
+            - image: pytorch
+              env: &env
+                - name: NCCL_IB_TIMEOUT
+                  value: "21"
+                - {name: RANK, valueFrom: {fieldRef: {fieldPath: x}}}
+              command: [/bin/bash, -c]
+              args:
+                - |
+                  cd /job
+                  torchrun --monitor-interval 7 --nproc-per-node 8 train.py
+            - image: other
+              env: *env
+              command: [python, -m, torch.distributed.run]
+              args: ["--rdzv-conf", "last_call_timeout=60", "train.py"]
+"""
+
+
+def test_a_manifest_is_read() -> None:
+    """The operator's policy, the containers' environment and what they run, each with its line."""
+    job = job_of(yaml=MANIFEST)
+    assert (job.min_nodes.value, job.max_nodes.value, job.gpu_count) == (2, 4, 32)
+    assert told(job, "max_restarts") == (9, "9", 4) and told(job, "ib_timeout") == (21, "21", 13)
+    assert told(job, "monitor_interval_s") == (7.0, "7", 19) and told(job, "last_call_s") == (60.0, "60", 22)
+    assert job.doubles == ()
+
+
+@pytest.mark.parametrize(
+    ("yaml", "timeout_s", "gpus"),
+    [
+        ("stage: sft\nddp_timeout: 180000000\nsave_steps: 500\n", 180_000_000.0, None),
+        ("num_machines: 2\nnum_processes: 16\nrdzv_backend: static\n", 600.0, 16),
+        ("ENV_VARS:\n  NCCL_IB_TIMEOUT: 21\nMODEL_ARGS:\n  --distributed-timeout-minutes: 60\n", 3600.0, None),
+        ("services: {job: {environment: [DEEPSPEED_TIMEOUT=5]}}\n", 300.0, None),
+    ],
+)
+def test_configurations_in_yaml(yaml: str, timeout_s: float, gpus: int | None) -> None:
+    """Of LLaMA-Factory, of accelerate, of Megatron's tests, and of a compose file."""
+    job = job_of(yaml=yaml)
+    assert (job.collective_timeout_s.value, job.gpu_count, job.unread) == (timeout_s, gpus, ())
+
+
+@pytest.mark.parametrize(
+    ("python", "timeout_s"),
+    [
+        ("Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(minutes=2))])", 120.0),
+        ("deepspeed.init_distributed(timeout=timedelta(minutes=3))", 180.0),
+        ("Trainer(strategy=DDPStrategy(timeout=timedelta(hours=1)))", 3600.0),
+        ("Trainer(strategy=FSDPStrategy())", 1800.0),
+        ("TrainingArguments('out', ddp_timeout=7200, save_steps=0.1)", 7200.0),
+        ("SFTConfig(output_dir='out')", 1800.0),
+        ("TrainingArguments(ddp_timeout=T)", None),
+    ],
+)
+def test_time_outs_of_other_frameworks_in_python(python: str, timeout_s: float | None) -> None:
+    """Of accelerate, DeepSpeed, Lightning and transformers, each with its own default; what only the script knows is
+    neither of them."""
+    job = job_of(python=python)
+    assert (job.init_timeout_s.value, "init_timeout_s" in job.unknown) == (timeout_s, timeout_s is None)

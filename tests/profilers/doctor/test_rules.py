@@ -17,7 +17,7 @@ from rtk.profilers.doctor.young_daly import best_interval_s, lost_share
 
 from .jobs import job_of
 
-FIELDS = {one.name for one in fields(JobSettings)}
+FIELDS = {one.name for one in fields(JobSettings)} - {"unknown"}  # which counts for all rules alike
 
 
 class Case(NamedTuple):
@@ -205,6 +205,41 @@ CASES = {
     "requeue-overwrites-log": Case(
         batch("#SBATCH --requeue"), "overwrite the log", batch("#SBATCH --requeue\n#SBATCH --open-mode=append")
     ),
+    "signal-ends-launcher": Case(
+        batch("#SBATCH --signal=USR1@90", "srun -K bash -c 'torchrun --nnodes 1 train.py'"),
+        "SIGUSR1 ends torchrun",
+        batch("#SBATCH --signal=TERM@90", "srun -K bash -c 'torchrun --nnodes 1 train.py'"),
+    ),
+    "several-agents-a-node": Case(
+        batch(f"{NODES} --ntasks-per-node=8", "srun -K torchrun --nnodes 4 --rdzv-backend c10d train.py"),
+        "each node has 8 tasks, and each task is a torchrun",
+        batch(f"{NODES} --ntasks-per-node=8", "srun -K -N4 -n4 torchrun --nnodes 4 --rdzv-backend c10d train.py"),
+    ),
+    "nodes-left-out": Case(
+        batch(NODES, "srun -K torchrun --nproc-per-node 8 --rdzv-backend c10d train.py"),
+        "srun starts torchrun on 4 nodes, and tells each that there are 1",
+        batch(NODES, "srun -K torchrun --nnodes $SLURM_NNODES --rdzv-backend c10d train.py"),
+    ),
+    "one-rank-for-all": Case(
+        batch(NODES, "srun -K torchrun --nnodes 4 --node_rank $SLURM_NODEID train.py"),
+        "all nodes are told the same rank",
+        batch(NODES, "srun -K bash -c 'torchrun --nnodes 4 --node_rank $SLURM_NODEID train.py'"),
+    ),
+    "standalone-of-several": Case(
+        run("torchrun --standalone --nnodes=$N --master_addr=$HOST train.py"),
+        "waits there",
+        run("torchrun --standalone --nnodes=1 --nproc-per-node 8 train.py"),
+    ),
+    "master-address-unread": Case(
+        run("torchrun --nnodes 2 --rdzv_backend=c10d --master_addr GPU03 train.py"),
+        "does not read --master-addr",
+        run("torchrun --nnodes 2 --rdzv_backend=c10d --rdzv_endpoint GPU03:29400 --master_addr GPU03 train.py"),
+    ),
+    "exits-after-limit": Case(
+        batch("#SBATCH --time=3:00:00", "srun -K python pretrain.py --exit-duration-in-mins 220"),
+        "after 3.667 h, and Slurm ends it after 3 h",
+        batch("#SBATCH --time=4:00:00", "srun -K python pretrain.py --exit-duration-in-mins 220"),
+    ),
     "interval-without-checkpoints": Case({"toml": INTERVAL}, "no checkpoint is saved", {"toml": SAVES}),
     "ends-before-checkpoint": Case(
         {**batch("#SBATCH --time=1:00:00"), "checkpoint_every": 1000, "iteration_s": 10.0},
@@ -217,6 +252,37 @@ CASES = {
         {"toml": SAVES, "iteration_s": 12.0, "save_s": 20.0, "mtbf_s": 36_000.0},
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (batch(NODES, "torchrun --nnodes 4 train.py"), "nothing starts torchrun on any but the first"),
+        (batch(NODES, "srun -K torchrun --nnodes 8 train.py"), "waits for 8 nodes, and Slurm gives 4"),
+        (batch(NODES, "srun -K -N1 torchrun train.py &\nsrun -K -N1 torchrun train.py &"), None),
+        (batch(NODES, "srun -K torchrun --nnodes $N train.py"), None),
+        (batch("#SBATCH --nodes=2-4", f"srun {elastic()}"), None),
+    ],
+)
+def test_nodes_are_left_out_in_other_ways(script: dict[str, Any], says: str | None) -> None:
+    """Nobody starts the launcher there, or it waits for more than there are; steps of one node each, numbers that only
+    the job knows, and ranges are left alone."""
+    found = [one.says for one in findings_of(job_of(**script)) if one.rule == "nodes-left-out"]
+    assert (len(found) == 1 and says in found[0]) if says else found == []
+
+
+@pytest.mark.parametrize(
+    "again", ["#SBATCH --array=1-10%1", "#SBATCH --dependency=singleton", "until srun -K x; do sleep 9; done"]
+)
+def test_a_job_may_start_again_in_other_ways(again: str) -> None:
+    """An array whose jobs run one after the other, jobs of one name that do, and a loop until training is done."""
+    assert "nothing-starts-again" not in {one.rule for one in findings_of(job_of(**batch(again)))}
+
+
+def test_lines_of_one_mistake_are_one_finding() -> None:
+    """Five #SBATCH lines below the first command are told at once, with the place of each."""
+    (found,) = (one for one in findings_of(job_of(script="set -e\n" + "#SBATCH --nodes=2\n" * 5)) if one.settings)
+    assert [one.line for one in found.settings] == [2, 3, 4, 5, 6]
 
 
 def test_every_rule_has_its_cases() -> None:
