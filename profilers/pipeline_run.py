@@ -232,9 +232,8 @@ def _run_of(given: GivenTimeline) -> PipelineRun:
         raise InvalidInputError(
             "the timeline has no F, I, W or B", where=f"{given.name}, /spans", fix="give the timeline of a run"
         )
-    ranks = timeline.options.get("ranks")
-    if given.traces and isinstance(ranks, dict):
-        return _by_ranks(given, timeline, ranks)
+    if given.traces:
+        return _by_processes(given, timeline)
     columns = columns_of(timeline)
     held: dict[int, set[int]] = defaultdict(set)
     own = np.flatnonzero(columns.is_computed)
@@ -256,12 +255,13 @@ def _after_changes(timeline: Timeline) -> Timeline:
     return replace(timeline, spans=kept) if kept else timeline
 
 
-def _by_ranks(given: GivenTimeline, timeline: Timeline, ranks: Mapping[str, int]) -> PipelineRun:
-    """Traces name a worker for each stage of a rank: here a rank is one worker."""
-    stages: dict[object, set[int]] = defaultdict(set)
-    rank_of = {name: ranks.get(name, name) for name in sorted({span.worker for span in timeline.spans})}
-    for name, rank in rank_of.items():
-        stages[rank].add(worker_place(name)[1])
+def _by_processes(given: GivenTimeline, timeline: Timeline) -> PipelineRun:
+    """Traces name a worker for each stage of a process, be it a rank or not: here a process is one worker."""
+    told, ranks = timeline.options["processes"], timeline.options["ranks"]
+    stages: dict[int, set[int]] = defaultdict(set)
+    process_of = {name: told[name] for name in sorted({span.worker for span in timeline.spans})}
+    for name, process in process_of.items():
+        stages[process].add(worker_place(name)[1])
     placement = tuple(sorted({tuple(sorted(own)) for own in stages.values()}))
     if sum(map(len, placement)) != len(set().union(*placement)):
         raise InvalidInputError(
@@ -271,8 +271,8 @@ def _by_ranks(given: GivenTimeline, timeline: Timeline, ranks: Mapping[str, int]
         )
     several = len(placement) < sum(map(len, placement))
     new_name: dict[str, str] = {}
-    for name, rank in rank_of.items():
-        column = placement.index(tuple(sorted(stages[rank])))
+    for name, process in process_of.items():
+        column = placement.index(tuple(sorted(stages[process])))
         new_name[name] = f"{worker_place(name)[0]}/{column}"
     spans = tuple(
         Span(
