@@ -121,7 +121,13 @@ class PipelineRun:
         times: dict[int, dict[str, float]] = defaultdict(dict)
         for one in self.readings()[0]:
             times[one.layers[0]][one.operation] = one.measured_s
-        return Profile(tuple(Layer((_cost(times[stage]),), name=f"stage {stage}") for stage in range(self.stages)))
+        layers = []
+        for stage in range(self.stages):
+            own = defaultdict(float, times[stage])
+            half_s = own["B"] / 2
+            cost = LayerCost(own["F"], own.get("I", half_s), own.get("W", half_s), own["step"])
+            layers.append(Layer((cost,), name=f"stage {stage}"))
+        return Profile(tuple(layers))
 
     @property
     def is_fused(self) -> bool:
@@ -156,7 +162,9 @@ class PipelineRun:
         took_s = columns.start_s[receivers] - columns.end_s[senders]
         directions: dict[tuple[int, bool], list[float]] = defaultdict(list)
         for source, target, time_s in zip(*(one.tolist() for one in (*ends, took_s)), strict=True):
-            directions[_link(source, target, len(self.placement)), source < target].append(time_s)
+            # A loop's way back is a link behind all others.
+            link = min(source, target) if abs(source - target) == 1 else len(self.placement) - 1
+            directions[link, source < target].append(time_s)
         found: dict[int, list[float]] = defaultdict(list)
         for (link, _), times_s in directions.items():
             found[link].append(median(times_s))
@@ -183,16 +191,6 @@ class PipelineRun:
             for stage in stages:
                 found[stage] = median(by_column[column]) / len(stages) if by_column[column] else 0.0
         return found
-
-
-def _link(source: int, target: int, columns: int) -> int:
-    """The link between two columns; that of a loop's way back is behind all others."""
-    return min(source, target) if abs(source - target) == 1 else columns - 1
-
-
-def _cost(times: Mapping[str, float]) -> LayerCost:
-    half_s = times.get("B", 0.0) / 2
-    return LayerCost(times.get("F", 0.0), times.get("I", half_s), times.get("W", half_s), times.get("step", 0.0))
 
 
 def is_log(path: str) -> bool:

@@ -64,7 +64,7 @@ def _columns(stream: BinaryIO, source: str) -> TimelineColumns | None:
             return None
         text += more
     head, _, text = text.partition(SPANS)
-    reading = _Reading()
+    reading = _SpanLines()
     while LAST not in text:
         whole, _, text = text.rpartition(NEXT)
         more = stream.read(CHUNK_BYTES)
@@ -81,7 +81,7 @@ def _columns(stream: BinaryIO, source: str) -> TimelineColumns | None:
     return None if is_placed and is_plain else columns
 
 
-class _Reading:
+class _SpanLines:
     """Spans so far, and the numbers of the texts that stood there for workers and ops."""
 
     def __init__(self) -> None:

@@ -103,7 +103,7 @@ def _steps(
         return np.concatenate((np.full(len(epochs_s), of_epochs), of_spans, of_alone))[order]
 
     is_vain = np.isin(piece, piece[lost[rows]])
-    changes = _Changes(
+    changes = _HeldChanges(
         merged(DROPPED, own.kind, np.full(len(alone), ENDED)),
         merged(NONE, piece, piece[alone]),
         merged(NONE, stage, stage[alone]),
@@ -119,7 +119,7 @@ def _steps(
 
 
 @dataclass(frozen=True)
-class _Changes:
+class _HeldChanges:
     """What changes how much a worker holds, by time, each with the piece (a micro-batch at a stage) that it is of.
 
     Attributes:
