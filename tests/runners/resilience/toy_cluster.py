@@ -729,7 +729,7 @@ class ToyCluster:
         """All ranks of a worker that execute its iteration with it, itself included; None: one that does not."""
         assert worker.groups is not None and worker.rules.rank is not None
         seat = worker.groups.seats[worker.rules.rank]
-        there = [self._seated(seat, share, worker.groups) for share in range(worker.ranks)]
+        there = [worker if n == worker.share else self._seated(seat, n, worker.groups) for n in range(worker.ranks)]
         return [one if one and one.rules.action == worker.rules.action and not one.hangs else None for one in there]
 
     def _can_all_go_on(self, worker: ToyWorker) -> bool:
