@@ -711,7 +711,7 @@ class ToyCluster:
                 return self._running(worker).is_done or self._can_all_go_on(worker)
             case EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
-                others = [self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats)]
+                others = (self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats))
                 return all(other is not None and other.in_iteration >= iteration for other in others)
         return True
 
