@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.local_search import portfolio
-from rtk.planners.scheduling.lower_bound import Bound, lower_bound, makespan_bound, period_bound
+from rtk.planners.scheduling.lower_bound import (
+    Bound,
+    lower_bound,
+    lower_bounds_s,
+    makespan_bound,
+    period_bound,
+)
 from rtk.planners.scheduling.problem import Problem, home_problem, problem_of
 from rtk.schemas.plan import Pipeline, Plan, Worker
 
@@ -31,6 +37,9 @@ def test_bounds_never_exceed_what_random_plans_reach(plan: Plan, limited: bool) 
     assert 0 <= makespan_bound(problem).value_s <= evaluation.makespan_s * ROUNDING
     assert 0 <= period_bound(problem).value_s <= evaluation.period_s * ROUNDING
     assert lower_bound(problem) == (period_bound(problem) if problem.staggered else makespan_bound(problem))
+    *smaller_s, bound_s = lower_bounds_s(problem)
+    assert bound_s == lower_bound(problem).value_s
+    assert all(one_s <= bound_s for one_s in smaller_s)
 
 
 @settings(max_examples=60, deadline=None)
