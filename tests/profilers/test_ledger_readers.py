@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
-from rtk.profilers.ledger.happenings import Happening
+from rtk.profilers.failslow.readers.stamps import LineClock, zone_of
+from rtk.profilers.ledger.happenings import Happening, LogPlace
 from rtk.profilers.ledger.ledger import ledger_of
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.readers.reading import read_happenings
-from rtk.profilers.ledger.stamps import LineClock, zone_of
 from rtk.schemas.errors import InvalidInputError
 
 LOGS = Path(__file__).parent / "logs"
@@ -257,6 +257,70 @@ def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
     numbers = [number for number in iterations(told) if number is not None]
     assert numbers == list(range(numbers[0], 13))
     assert len({one.where.line for one in told}) < len(numbers)
+
+
+ODD_PARTS = (
+    ("global_step=8", "global_step=8,"), (".0, lr", ", lr"), (".0, lr", ".5, lr"), (".0, lr", "e+1, lr"),
+    ("s=1.360", "s=1,5"), ("s=1.360", "s=0.000"), ("s=1.360", "s=1e-3"), (", train_step_timing in s=1.360", ""),
+    ("v_num=2", "val_global_step=3.0"), ("v_num=2", "VRAM=3"), ("v_num=2", "a=1,5"),
+    ("v_num=2", "at=2025-08-01 07:00:00"), ("v_num=2", "Validation_loss=2"),
+    ("lr=0.001", "other_train_step_timing in s=7.0"), ("lr=0.001", "x"), ("Epoch", "[default3]:Epoch"),
+    ("Epoch", "2025-08-01 07:19:37 Epoch"), ("Epoch", "\x1b[32mEpoch"), ("Epoch", " Epoch"), ("Epoch", "E"),
+    ("Epoch", "Validation DataLoader 0: 5%|# | 1/8 [00:02<00:02, 2it/s]\rEpoch"), ("Epoch", "text\r\rEpoch"),
+)  # fmt: skip
+
+
+def bar_of(steps: Iterable[int], odd: Iterable[tuple[int, tuple[str, str]]]) -> str:
+    """A progress bar as NeMo draws it, with odd parts; parts end in carriage returns."""
+    parts = [
+        f"Epoch {step // 500}:   1%|#####| {step % 500}/500 [07:58<01:48, 1.36s/it, v_num=2, global_step={step}.0, "
+        "lr=0.001, train_step_timing in s=1.360]"
+        for step in steps
+    ]
+    for place, change in odd:
+        parts[place] = parts[place].replace(*change)
+    return "\r".join(parts)
+
+
+def assert_told_as_lines(bar: str) -> None:
+    """A bar tells what its parts would tell if each were a line."""
+    told, counts = list[list[Happening]](), list[int]()
+    for end in ("\r", "\n"):
+        with tempfile.TemporaryDirectory() as folder:
+            path, count = Path(folder) / "job.log", LogCount()
+            path.write_bytes(bar.replace("\r", end).encode() + b"\n" + megatron(7).encode())
+            happenings = read_happenings([str(path)], count, format_name="nemo")
+            told.append([])
+            with suppress(InvalidInputError):
+                for happening in happenings:
+                    told[-1] += [replace(one, where=LogPlace("", 0)) for one in happening.singles()]
+            counts.append(count.garbled)
+    assert told[0] == told[1]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("odd", ODD_PARTS)
+def test_an_odd_part_of_a_bar_tells_what_it_would_as_a_line(odd: tuple[str, str]) -> None:
+    """In the midst of ordinary ones, which are taken at once."""
+    bar = bar_of([8000, 8000, 8001, 8002, 8003, 8004, 8004, 8005], [(4, odd)])
+    assert bar != bar_of([8000, 8000, 8001, 8002, 8003, 8004, 8004, 8005], [])
+    assert_told_as_lines(bar)
+
+
+@given(
+    st.lists(st.sampled_from([1, 1, 1, 0, 2, -3]), min_size=4, max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ODD_PARTS)), max_size=2),
+)
+def test_a_bar_tells_what_its_parts_tell_as_lines(more: list[int], odd: list[tuple[int, tuple[str, str]]]) -> None:
+    """However many steps are taken at once, also where steps are left out, or done again."""
+    assert_told_as_lines(bar_of(accumulate(more, initial=8000), odd))
+
+
+def test_a_checkpoint_is_told_though_the_line_after_it_is_garbled(tmp_path: Path) -> None:
+    """It was saved before."""
+    saved = "  successfully saved checkpoint from iteration      7 to /ckpt\n"
+    told = told_in(tmp_path, megatron(7) + saved + megatron(8, ms="nonsense") + megatron(9))
+    assert [(one.kind, one.iteration) for one in told] == [("iteration", 7), ("save", 7), ("iteration", 9)]
 
 
 def test_a_long_bar_is_read_once_and_its_lines_are_counted_as_lines(tmp_path: Path) -> None:

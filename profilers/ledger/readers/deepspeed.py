@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...failslow.readers.lines import NUMBER, number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
-from ..stamps import LineClock
 from .reader import HappeningReader, LineContext, Progress, passed_s, quantity_of, unreadable_line
 
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}), skipped=(\d{1,15})")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
-from ..stamps import LineClock
 from .reader import HappeningReader, LineContext, passed_s, text_of, unreadable_line
 
 _EVENT = re.compile(rb"Cycle: (?:\d{1,9}|Unknown) Event: (\w+) Node: (\S+) Rank: (\S+) Time: ([-0-9: .]+UTC)")

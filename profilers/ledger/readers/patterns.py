@@ -6,8 +6,8 @@ from typing import ClassVar, get_args
 
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.lines import rank_of
+from ...failslow.readers.stamps import LineClock, unix_time
 from ..happenings import Happening, HappeningKind
-from ..stamps import LineClock, unix_time
 from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, quantity_of, text_of
 
 KINDS: tuple[HappeningKind, ...] = get_args(HappeningKind)

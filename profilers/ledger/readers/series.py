@@ -7,8 +7,8 @@ from typing import ClassVar
 from ...failslow.readers.formats import Csv, DlLogger, JsonLines, MlPerf, NanoGpt, header_of
 from ...failslow.readers.lines import number_in, number_text
 from ...failslow.readers.reading import LineReader
+from ...failslow.readers.stamps import LineClock, unix_time
 from ..happenings import Happening, LogPlace
-from ..stamps import LineClock, unix_time
 from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _JSON_CLOCK = re.compile(rb'"(?:unix_time_s|timestamp|time|t)"\s*:\s*"?([^",}]{1,40})')

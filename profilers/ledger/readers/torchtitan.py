@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.formats import TorchTitan
 from ...failslow.readers.lines import NUMBER, number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, HappeningKind
-from ..stamps import LineClock
 from .reader import MOST_CAUSE, MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
