@@ -124,7 +124,8 @@ def _at_the_plans_times(plan: Plan) -> list[_Row]:
         if done[rank] == len(orders[rank]):
             return None
         one = orders[rank][done[rank]]
-        ready_s = arrived_s.get(one, None if _waits(one, len(stages)) else 0.0)
+        takes_something = one.stage > 0 if one.kind == "F" else one.kind != "W" and one.stage < len(stages) - 1
+        ready_s = arrived_s.get(one, None if takes_something else 0.0)
         if ready_s is None:
             return None
         return max(free_s[rank], ready_s) + stages[one.stage].duration_s(one.kind) * slowdowns[rank]
@@ -144,11 +145,6 @@ def _at_the_plans_times(plan: Plan) -> list[_Row]:
             rows[rank].append((message, message.send))
             rows[rank_of[message.stage]].append((message, message.receive))
     return rows
-
-
-def _waits(one: TorchToken, stages: int) -> bool:
-    """Whether an operation takes what another stage has made."""
-    return one.stage > 0 if one.kind == "F" else one.kind != "W" and one.stage < stages - 1
 
 
 def _received_ahead(row: _Row, rank_of: Sequence[int], ahead: int) -> _Row:
