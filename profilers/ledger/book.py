@@ -4,17 +4,16 @@ A stretch of time between two happenings belongs to what ends it: before a line 
 before a loaded checkpoint there was loading, and before an error somebody had yet to notice it.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from statistics import median
 
 from ...schemas.errors import InvalidInputError
-from ...schemas.ledger import AttemptEnd, LedgerClass
+from ...schemas.ledger import LedgerClass
 from .clock import COARSE_US, LATE_US, US, JobClock, coarseness_us, us_of
+from .entries import AttemptEntry, JobState
 from .happenings import Happening
-from .history import DoneRow, JobHistory, Loss
+from .history import DoneRow, JobHistory
+from .timer_habit import TimerHabit
 
 # So many lines in a row, each with an iteration that the attempt has done already, are a roll-back that nobody told;
 # fewer are other ranks, which are late.
@@ -23,66 +22,7 @@ FAR = 20  # log intervals: no rank is so late
 MOST_CROSSINGS = 5  # between two rows of iterations, and there are two jobs
 CLOSE = 200  # lines of iterations, among which there are so many
 FIRST_INTERVAL = 100  # an attempt that loads nothing, and begins with a line of these, has begun at iteration 0
-MOST_SHARES = 15  # lines, of which it is known what their timers leave out
-FEWEST_SHARES = 3  # of them are needed to tell what is usual
-USUAL_SHARE = 0.1  # more is a pause, however often it comes
 NO_WORD = "no word of an error: the log stops, and the job begins again"
-
-
-class JobState(Enum):
-    """What the job does."""
-
-    NOTHING = auto()
-    STARTING = auto()
-    RUNNING = auto()
-    BROKEN = auto()
-    ENDED = auto()
-
-
-@dataclass(slots=True)
-class AttemptEntry:
-    """An attempt under way; times in microseconds since the beginning of the span.
-
-    Attributes:
-        starting_us: what its beginning took of the class restart; the rest of that was tearing it down.
-        failure: the first thing that broke, or the first that noticed.
-        resumes: after which iteration it goes on; None: not known yet.
-        loss: what was lost when it went back to that.
-        saved: the last iteration that a checkpoint of it has.
-        is_off_beat: that checkpoint came earlier, or later, than it was due.
-        teller: whose line its first iteration was.
-        came_up: whether its model was built, or a checkpoint loaded.
-        formed_us: when its processes had formed their group.
-        is_dated: whether a line of it had a clock.
-        is_undated: nothing that broke, or noticed, has had a clock so far.
-        alarm_us: time since the failure, or up to the end, by class, in case that it was none.
-    """
-
-    begins: Happening
-    begin_us: int
-    us: Counter[LedgerClass] = field(default_factory=Counter)
-    gpus: int | None = None
-    training_us: int | None = None
-    progress_us: int = 0
-    noticed_us: int | None = None
-    end_us: int = 0
-    until_us: int = 0
-    starting_us: int = 0
-    first: int | None = None
-    last: int | None = None
-    failure: Happening | None = None
-    detected: bool = False
-    is_undated: bool = False
-    ended: AttemptEnd = "open"
-    resumes: int | None = None
-    loss: Loss | None = None
-    saved: int | None = None
-    is_off_beat: bool = False
-    teller: tuple[str, ...] = ()
-    came_up: bool = False
-    formed_us: int | None = None
-    is_dated: bool = True
-    alarm_us: Counter[LedgerClass] = field(default_factory=Counter)
 
 
 class Book:
@@ -119,11 +59,10 @@ class Book:
         self.longest: tuple[int, Happening] | None = None
         self._state = JobState.NOTHING
         self._open_us = 0  # time of the attempt that has no class yet: the next happening gives it one
-        self._left_us = 0  # of that, what the line before left to the next one
         self._claimed_us = 0  # what checkpoints without a clock have taken since the last line with one
         self._evaluated_us = 0  # and evaluations
         self._evaluates = False  # whether there was one since the last iteration that did not say how long it took
-        self._left_out: deque[float] = deque(maxlen=MOST_SHARES)  # what timers left out, over what they tell
+        self._habit = TimerHabit()
         self._paused_us = 0  # time since the last iteration that has its class, and may be part of what it says it took
         self._interval = 0  # iterations from line to line
         self._fastest_us = 0.0
@@ -177,9 +116,12 @@ class Book:
     # --- what begins -------------------------------------------------------------------------------------------------
 
     def _take_beginning(self, happening: Happening) -> None:
-        if self._state is JobState.RUNNING and self._goes_on(happening):
-            self._note_sign(happening)
-            return
+        if self._state is JobState.RUNNING and happening.kind in ("init", "load"):
+            # In the midst of training: an optimizer is made anew, or a checkpoint is loaded that loses nothing.
+            reached = self._now.last or 0
+            if happening.kind == "init" or (reached if happening.iteration is None else happening.iteration) >= reached:
+                self._note_sign(happening)
+                return
         own_us = us_of(happening.took_s or 0.0)
         passed_us = self.clock.advance(happening, own_us, counts_alone=False)
         name: LedgerClass = "load" if happening.kind in ("init", "load") else "restart"
@@ -194,6 +136,8 @@ class Book:
             self._now.gpus = happening.gpus
         if happening.kind == "load" and happening.iteration is not None:
             self._now.resumes = happening.iteration
+        if happening.kind == "start":
+            self._now.started.add(happening.cause)
         if happening.kind == "rendezvous":
             self._now.formed_us = self.clock.elapsed_us
         self._now.came_up = self._now.came_up or happening.kind in ("init", "load")
@@ -203,12 +147,12 @@ class Book:
         """Whether a process that starts while an attempt comes up is another attempt's.
 
         Launchers start theirs before the group is formed, or just after it (nvidia-resiliency-ext), and the program
-        itself tells of its start later on.
+        itself tells of its start later on: the group of an attempt is formed once between two words of the same.
         """
-        entry, told_us = self._now, self.clock.sign(happening)
+        entry = self._now
         if happening.kind != "start" or entry.came_up:
             return happening.kind == "start"
-        return entry.formed_us is not None and told_us is not None and told_us - entry.formed_us > LATE_US
+        return entry.formed_us is not None and happening.cause in entry.started
 
     def _of_its_own(self, passed_us: int, own_us: int, happening: Happening) -> int:
         """How much of the time up to a line is the attempt's.
@@ -223,16 +167,11 @@ class Book:
             return passed_us
         idle_us, before = max(passed_us - own_us, 0), self.attempts[-2]
         before.us["idle"] += idle_us
+        before.left_us["idle"] += idle_us
         before.until_us += idle_us
         entry.begin_us += idle_us
         entry.progress_us = max(entry.progress_us, entry.begin_us)
         return passed_us - idle_us
-
-    def _goes_on(self, happening: Happening) -> bool:
-        """Whether a line of a beginning, in the midst of training, begins nothing."""
-        if happening.kind == "load":
-            return happening.iteration is None or happening.iteration >= (self._now.last or 0)
-        return happening.kind == "init"
 
     def _leave(self, happening: Happening, passed_us: int) -> None:
         """The last attempt is over; so much time is its own, or nobody's, before another one begins."""
@@ -241,8 +180,9 @@ class Book:
         if self._state is JobState.RUNNING:
             told_us = self._spend_claims(self._open_us + passed_us)
             detection_us = max(self._open_us + alive_us - told_us, 0)
-            self._give("detection", detection_us)
-            self._give("idle" if anew else "restart", self._open_us + passed_us - told_us - detection_us)
+            entry.left_us = Counter({"detection": detection_us})
+            entry.left_us["idle" if anew else "restart"] += self._open_us + passed_us - told_us - detection_us
+            entry.us.update(entry.left_us)
             entry.ended = "silent"
         elif self._state is JobState.STARTING:
             self._give("restart", passed_us)
@@ -278,8 +218,10 @@ class Book:
     def _take_iteration(self, happening: Happening) -> None:
         self.lines += 1
         self.dated += happening.time_s is not None
-        if not self.attempts:
-            self._begin_in_midst(happening)
+        if not self.attempts:  # the log begins in the midst
+            took_us = us_of((happening.took_s or 0.0) * happening.steps)
+            self.clock.advance(happening, took_us, counts_alone=True)
+            self._begin_at(happening, happening.iteration or happening.steps, took_us)
             return
         entry, number = self._now, happening.iteration
         has_done = self._state is not JobState.STARTING and entry.last is not None
@@ -297,8 +239,8 @@ class Book:
             self._call_off()  # the scheduler's clock, or one of whole seconds, was ahead
             self._take_next(happening, number)
             self._state, entry.ended = JobState.ENDED, "clean"
-        elif self._state is JobState.ENDED:
-            self._reopen(happening, number)
+        elif self._state is JobState.ENDED:  # training goes on without a word of a new beginning
+            self._begin_at(happening, number, self._pass_before(happening, "idle"))
         else:
             self._take_next(happening, number)
 
@@ -327,8 +269,7 @@ class Book:
             elapsed_us += work_us
             self.history.note(DoneRow(attempt, number, 1, work_us, elapsed_us, job, False, run.skipped))
         self.lines += len(each_s)
-        self._left_us = 0
-        self._left_out.extend([0.0] * min(len(each_s), MOST_SHARES))
+        self._habit.note_exact(len(each_s))
         self._fastest_us = min(filter(None, (self._fastest_us, *works_us)), default=0.0)
         self._pace_us, self._interval = works_us[-1], 1
         self.clock.elapsed_us = entry.progress_us = entry.end_us = elapsed_us
@@ -360,11 +301,19 @@ class Book:
         surplus_us = whole_us - expected_us
         if surplus_us > COARSE_US and expected_us and not self._evaluates:
             whole_us -= self.clock.put_forward(surplus_us, expected_us, happening)
-        work_us, pause_us, left_us = self._work_of(whole_us, took_us, coarseness_us(happening))
-        self._open_us = self._left_us = left_us
-        self._paused_us = 0
-        self._fastest_us = min(self._fastest_us or work_us / steps, work_us / steps) or self._fastest_us
         has_evaluated, self._evaluates = self._evaluates, False
+        work_us, pause_us, left_us = whole_us, 0, 0
+        if took_us is not None:
+            work_us, pause_us, left_us = self._habit.divide(
+                whole_us,
+                took_us,
+                open_us=self._open_us,
+                coarse_us=coarseness_us(happening),
+                has_evaluated=has_evaluated,
+            )
+        self._open_us, self._paused_us = max(left_us, 0), 0
+        self.clock.elapsed_us -= min(left_us, 0)  # a clock that is behind: the lines that follow make up for it
+        self._fastest_us = min(self._fastest_us or work_us / steps, work_us / steps) or self._fastest_us
         if has_evaluated:
             self.history.note_evaluation(pause_us)
         elif pause_us:
@@ -388,48 +337,40 @@ class Book:
             return False
         return -LATE_US <= told_us - self.clock.elapsed_us < least_us // 2
 
-    def _work_of(self, passed_us: int, took_us: int | None, coarse_us: int) -> tuple[int, int, int]:
-        """Of time that has passed up to a line of iterations: theirs, a pause's, and what is left to the next line.
+    def _went_on(self, happening: Happening, number: int) -> AttemptEntry | None:
+        """The attempt that has gone on, if the first iteration of one after it is its next, without a moment between.
 
-        Clocks of whole seconds are told from timers by what is left: it comes back within some lines.
-
-        Args:
-            passed_us: by the clock.
-            took_us: by the timer; None: there is none.
-            coarse_us: how far the clock may be off.
+        Then nothing has begun: other ranks, or hosts whose clocks are ahead, told of the same start. One that had begun
+        before that start, and that it has done already, is of such a rank, too.
         """
-        surplus_us = 0 if took_us is None else passed_us - took_us
-        if took_us is None or surplus_us < -COARSE_US:
-            return passed_us, 0, 0
-        pause_us = self._pause_of(surplus_us - min(self._left_us, self._open_us), took_us, coarse_us)
-        if surplus_us < 0:
-            self.clock.elapsed_us -= surplus_us  # the line's clock is behind: those that follow make up for it
-            return took_us, 0, 0
-        left_us = min(surplus_us - pause_us, coarse_us)
-        return passed_us - pause_us - left_us, pause_us, left_us
+        told_us, before = self.clock.sign(happening), self.attempts[:-1]
+        while before and before[-1].ended == "silent" and before[-1].last is None:
+            before.pop()
+        if not before or before[-1].ended != "silent" or before[-1].last is None or told_us is None:
+            return None
+        steps = number - before[-1].last
+        each_us = (self._pace_us or 0.0) if happening.took_s is None else happening.took_s * US
+        begun_us = told_us - each_us * (steps if steps > 0 else happening.steps)
+        if steps > max(self._interval, 1) or (steps > 0 and begun_us > before[-1].progress_us + COARSE_US):
+            return None
+        return before[-1] if steps > 0 or begun_us < self._now.begin_us - COARSE_US else None
 
-    def _pause_of(self, surplus_us: int, took_us: int, coarse_us: int) -> int:
-        """How much of what a timer leaves out is a pause: what is more than it usually leaves out.
-
-        What is left out again and again, such as the writing of the line itself, is part of the iteration. Where an
-        evaluation has not said how long it took, all the rest is a pause.
-        """
-        share, pause_us = surplus_us / max(took_us, 1), 0
-        if surplus_us > coarse_us or (self._evaluates and surplus_us > 0):
-            if len(self._left_out) < FEWEST_SHARES:
-                usual_us, most_us = 0, round(USUAL_SHARE * took_us)
-            else:
-                usual = median(self._left_out)
-                usual_us = max(round(usual * took_us), 0)
-                most_us = usual_us + 3 * round(took_us * median(abs(one - usual) for one in self._left_out))
-            is_pause = self._evaluates or surplus_us > most_us + coarse_us
-            pause_us = max(surplus_us - usual_us, 0) if is_pause else 0
-        if share <= USUAL_SHARE:
-            self._left_out.append(share)
-        return pause_us
+    def _rejoin(self, before: AttemptEntry) -> None:
+        """Attempts after that one were none: their time is its own."""
+        while self._now is not before:
+            self._open_us += self.attempts.pop().us.total()
+        before.us.subtract(before.left_us)
+        self._open_us += before.left_us.total()
+        before.left_us.clear()
+        before.ended, self._state = "open", JobState.RUNNING
 
     def _take_first(self, happening: Happening, number: int) -> None:
         """The first iteration of an attempt: before it, it has loaded."""
+        if (before := self._went_on(happening, number)) is not None:
+            if number > (before.last or 0):
+                self._rejoin(before)
+                self._take_next(happening, number)
+            return
         entry = self._now
         steps = self._steps_of_first(happening, number)
         if happening.took_s and entry.formed_us is not None and (told_us := self.clock.sign(happening)) is not None:
@@ -480,34 +421,25 @@ class Book:
         begins = entry.begins.kind != "iteration" and not self._interval and number <= FIRST_INTERVAL
         return number if begins and number > 0 else happening.steps
 
-    def _begin_in_midst(self, happening: Happening) -> None:
-        """The log begins with an iteration."""
-        took_us = us_of((happening.took_s or 0.0) * happening.steps)
-        self.clock.advance(happening, took_us, counts_alone=True)
-        number = happening.steps if happening.iteration is None else happening.iteration
-        self._begin(happening, took_us, "unknown")
-        entry = self._now
-        entry.us.clear()
-        entry.training_us, entry.first = entry.begin_us, number - happening.steps + 1
-        self._done(happening, number, happening.steps, took_us, is_first=True)
-
-    def _reopen(self, happening: Happening, number: int) -> None:
-        """Training after a clean end, without a word of a new beginning."""
-        steps, own_us = happening.steps, self._usual_us(happening)
-        passed_us = self.clock.advance(happening, own_us, counts_alone=True)
-        own_us = min(own_us, passed_us)
-        self._give("idle", passed_us - own_us)
+    def _begin_at(self, happening: Happening, number: int, own_us: int) -> None:
+        """An attempt begins of which nothing was told before its first iterations, which took so much."""
         self._begin(happening, own_us, "load")
-        entry = self._now
+        entry, steps = self._now, max(happening.steps, 1)
         entry.us.clear()
         entry.training_us, entry.first = entry.begin_us, number - steps + 1
         self._go_back(happening, number - steps)
         self._done(happening, number, steps, own_us, is_first=True)
 
-    def _usual_us(self, happening: Happening) -> int:
-        """What its iterations took: as the line says, else as those before."""
+    def _pass_before(self, happening: Happening, name: LedgerClass) -> int:
+        """Give the time up to first iterations a class; how much is theirs, as their line or the pace says."""
         took_us = (self._pace_us or 0.0) if happening.took_s is None else happening.took_s * US
-        return round(took_us * happening.steps)
+        own_us = round(took_us * happening.steps)
+        passed_us = self.clock.advance(happening, own_us, counts_alone=True)
+        passed_us += self._open_us
+        passed_us -= self._spend_claims(passed_us)
+        own_us = min(own_us, passed_us)
+        self._give(name, passed_us - own_us)
+        return own_us
 
     def _done(
         self,
@@ -533,7 +465,8 @@ class Book:
     def _go_back(self, happening: Happening, to: int) -> None:
         """An attempt goes on after iteration `to`."""
         entry, before = self._now, next((one for one in self.attempts[-2::-1] if one.last is not None), None)
-        reached = self._reached
+        rows = self.history.rows
+        reached = rows[-1].last if rows and rows[-1].job == self.history.job else None
         to = to if entry.resumes is None else entry.resumes
         if before is None or reached is None:
             return
@@ -547,12 +480,6 @@ class Book:
             before.ended = "clean"  # it was stopped with a checkpoint of its own, and goes on from it
         self.missing += max(to - reached, 0)
         entry.loss = self.history.go_back(to)
-
-    @property
-    def _reached(self) -> int | None:
-        """The last iteration that the job has."""
-        rows = self.history.rows
-        return rows[-1].last if rows and rows[-1].job == self.history.job else None
 
     # --- iterations that the attempt has done already ----------------------------------------------------------------
 
@@ -571,26 +498,12 @@ class Book:
         self._behind.append(happening)
         if len(self._behind) >= BEHIND:
             again, self._behind = self._behind, []
-            self._begin_again(again)
-
-    def _begin_again(self, again: list[Happening]) -> None:
-        """Iterations are done again though nobody has told of a new attempt: it has begun before them."""
-        first = again[0]
-        own_us = self._usual_us(first)
-        passed_us = self.clock.advance(first, own_us, counts_alone=True)
-        own_us = min(own_us, passed_us)
-        self._give("restart", self._open_us + passed_us - own_us)
-        if self._state is JobState.RUNNING:
-            self._now.ended = "silent"
-        self._begin(first, own_us, "load")
-        entry, steps = self._now, max(first.steps, 1)
-        entry.us.clear()
-        number = first.iteration or 0
-        entry.training_us, entry.first = entry.begin_us, number - steps + 1
-        self._go_back(first, number - steps)
-        self._done(first, number, steps, own_us, is_first=True)
-        for happening in again[1:]:
-            self._take_iteration(happening)
+            own_us = self._pass_before(again[0], "restart")  # an attempt of which nobody has told began before them
+            if self._state is JobState.RUNNING:
+                self._now.ended = "silent"
+            self._begin_at(again[0], again[0].iteration or 0, own_us)
+            for one in again[1:]:
+                self._take_iteration(one)
 
     def _note_crossing(self, happening: Happening) -> None:
         """A new iteration after old ones: a rank was late, or there are two jobs."""

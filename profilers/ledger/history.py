@@ -7,6 +7,7 @@ kept of each is a few numbers, and of long jobs neighbours are put together, so 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import ceil
 from statistics import median
 
 MOST_ROWS = 100_000  # that are kept; then pairs are put together
@@ -39,6 +40,18 @@ class DoneRow:
     skipped: int = 0
     evaluated_us: int = 0
     is_mixed: bool = False
+
+    def takes_in(self, after: "DoneRow", most: int) -> bool:
+        """Whether it stands for those after it, too, as it does if they are at most so many together."""
+        if self.is_first or self.attempt != after.attempt or self.steps + after.steps > most:
+            return False
+        self.last, self.end_us = after.last, after.end_us
+        self.steps += after.steps
+        self.took_us += after.took_us
+        self.skipped += after.skipped
+        self.evaluated_us += after.evaluated_us
+        self.is_mixed = self.is_mixed or after.is_mixed
+        return True
 
 
 class Sample:
@@ -98,10 +111,15 @@ class JobHistory:
             if sample is None:
                 sample = self.samples[row.attempt] = Sample()
             sample.note(row.took_us / row.steps)
+        if self._grain and self.rows and self.rows[-1].takes_in(row, self._grain):
+            return
         self.rows.append(row)
         if len(self.rows) > self._most:
-            self._grain = 2 * (self._grain or max(one.steps for one in self.rows))
-            self.rows = joined(self.rows, self._grain)
+            self._grain = 2 * (self._grain or ceil(sum(one.steps for one in self.rows) / len(self.rows)))
+            before, self.rows = self.rows, []
+            for one in before:
+                if not self.rows or not self.rows[-1].takes_in(one, self._grain):
+                    self.rows.append(one)
             self._most = max(self._most, 2 * len(self.rows))  # where attempts are too many to be joined
 
     def note_evaluation(self, took_us: int) -> None:
@@ -130,23 +148,6 @@ class JobHistory:
             else:
                 loss.took_us[top.attempt] += top.took_us + top.evaluated_us
         return loss
-
-
-def joined(rows: Iterable[DoneRow], most: int) -> list[DoneRow]:
-    """Fewer, where neighbours are of one attempt and have at most so many iterations together."""
-    found: list[DoneRow] = []
-    for one in rows:
-        before = found[-1] if found and not found[-1].is_first else None
-        if before and before.attempt == one.attempt and before.steps + one.steps <= most:
-            before.evaluated_us, before.is_mixed = (
-                before.evaluated_us + one.evaluated_us,
-                before.is_mixed or one.is_mixed,
-            )
-            before.last, before.steps, before.end_us = one.last, before.steps + one.steps, one.end_us
-            before.took_us, before.skipped = before.took_us + one.took_us, before.skipped + one.skipped
-        else:
-            found.append(one)
-    return found
 
 
 def healthy_us(times_us: Iterable[float]) -> float | None:

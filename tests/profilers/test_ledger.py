@@ -224,6 +224,24 @@ def test_a_single_line_with_a_wild_clock_is_not_believed() -> None:
     assert seconds(script.ledger()) == {"useful": 40.0}
 
 
+def test_a_clock_that_was_not_set_or_is_wrong_makes_no_years() -> None:
+    """A machine that began in 1970, and a last line of 2099."""
+    script = Script(100.0).then(0, "start", gpus=1)
+    script.time_s = 1e9
+    script.iterations(1, 10, took_s=2.0)
+    script.told.append(happening("iteration", 4e9, iteration=11, took_s=2.0))
+    found = script.ledger()
+    assert seconds(found) == {"useful": 22.0}
+    assert any("put back or forward 2 times" in one for one in found.warnings)
+
+
+def test_timers_that_the_clock_contradicts_at_most_lines_are_refused() -> None:
+    """As where 10,000 is taken for ten thousand: a ledger out of that would be a thousand times too long."""
+    with pytest.raises(InvalidInputError, match="contradict each other at 29 of 30 lines") as error:
+        Script().then(0, "start", gpus=1).iterations(1, 30, 10.0, took_s=10_000.0).ledger()
+    assert "--pattern" in str(error.value.fix)
+
+
 def test_without_any_clock_what_iterations_took_is_counted() -> None:
     """And said."""
     told = [happening("iteration", None, n, iteration=n, took_s=3.0) for n in range(1, 11)]
@@ -473,12 +491,22 @@ def test_long_jobs_take_bounded_memory_and_keep_their_sums(monkeypatch: pytest.M
     kept = JobHistory()
     for number in range(1, 2001):
         kept.note(DoneRow(0, number, 1, 1000, number * 1000))
-    assert len(kept.rows) <= 64
+    assert 16 <= len(kept.rows) <= 64
     assert sum(row.took_us for row in kept.rows) == 2_000_000
     loss = kept.go_back(1500)
     assert loss.iterations == 500
     assert loss.took_us[0] == 500_000
     assert kept.rows[-1].last == 1500
+
+
+def test_a_slow_phase_is_found_however_long_the_job_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows stand for grows with the job, and no faster."""
+    monkeypatch.setattr(history, "MOST_ROWS", 64)
+    script = Script().then(0, "start", gpus=1).iterations(1, 3000, 2.0, took_s=2.0)
+    script.iterations(3001, 3600, 4.0, took_s=4.0).iterations(3601, 6000, 2.0, took_s=2.0)
+    (phase,) = script.ledger().slow_phases
+    assert phase.factor == pytest.approx(2.0, rel=0.2)
+    assert phase.iterations == pytest.approx(600, rel=0.3)
 
 
 def test_every_class_is_defined() -> None:

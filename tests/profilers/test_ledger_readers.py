@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
-from rtk.profilers.ledger.happenings import Happening
+from rtk.profilers.failslow.readers.stamps import LineClock, zone_of
+from rtk.profilers.ledger.happenings import Happening, LogPlace
 from rtk.profilers.ledger.ledger import ledger_of
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.readers.reading import read_happenings
-from rtk.profilers.ledger.stamps import LineClock, zone_of
 from rtk.schemas.errors import InvalidInputError
 
 LOGS = Path(__file__).parent / "logs"
@@ -46,6 +46,9 @@ def megatron(iteration: int, clock: str = "2025-08-01 07:19:37", prefix: str = "
         f"time per iteration (ms): {ms} | learning rate: 6.9E-08 | global batch size:   128 | lm loss: 1.0E+01 | "
         "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     )
+
+
+SIZE = "using world size: 4, data-parallel size: 4\n"
 
 
 def kinds(happenings: Iterable[Happening]) -> Counter[str]:
@@ -115,6 +118,30 @@ def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
         ("iteration", 1, 1622145115.061, 150.471),
         ("iteration", 2, 1622145260.386, 145.206),
     ]
+
+
+def test_a_comma_in_deepspeeds_seconds_is_no_thousand(tmp_path: Path) -> None:
+    """It always writes three digits behind the point, and no thousands."""
+    line = "[2025-08-01 07:00:{:02d},000] [INFO] [x.py:1:x] [Rank 0] step={}, skipped=0, lr=[1e-4]\n"
+    text = "".join(
+        line.format(10 * n, n) + f"steps: {n} loss: 2,41 iter time (s): 10,000 samples\n" for n in range(1, 5)
+    )
+    assert {one.took_s for one in told_in(tmp_path, text) if one.kind == "iteration"} == {10.0}
+
+
+def test_nanogpts_evaluations_are_in_the_time_of_the_iteration_after_them(tmp_path: Path) -> None:
+    """Every 50 iterations of 0.2 s it evaluates for 5 s."""
+    text = ""
+    for number in range(101):
+        text += f"step {number}: train loss 3.1, val loss 3.2\n" if number % 50 == 0 else ""
+        text += f"iter {number}: loss 3.14, time {5200 if number % 50 == 0 else 200}.00ms, mfu 1.00%\n"
+    found = ledger_of(told_in(tmp_path, text), gpus=1)
+    assert (found.iterations, found.evaluation_gpu_s, found.time.load_gpu_s, found.time.slow_gpu_s) == (
+        101,
+        10.0,
+        5.0,
+        0.0,
+    )
 
 
 def test_megatron_deepspeed_is_heard_once_with_deepspeeds_clock() -> None:
@@ -223,6 +250,70 @@ def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
     numbers = [number for number in iterations(told) if number is not None]
     assert numbers == list(range(numbers[0], 13))
     assert len({one.where.line for one in told}) < len(numbers)
+
+
+ODD_PARTS = (
+    ("global_step=8", "global_step=8,"), (".0, lr", ", lr"), (".0, lr", ".5, lr"), (".0, lr", "e+1, lr"),
+    ("s=1.360", "s=1,5"), ("s=1.360", "s=0.000"), ("s=1.360", "s=1e-3"), (", train_step_timing in s=1.360", ""),
+    ("v_num=2", "val_global_step=3.0"), ("v_num=2", "VRAM=3"), ("v_num=2", "a=1,5"),
+    ("v_num=2", "at=2025-08-01 07:00:00"), ("v_num=2", "Validation_loss=2"),
+    ("lr=0.001", "other_train_step_timing in s=7.0"), ("lr=0.001", "x"), ("Epoch", "[default3]:Epoch"),
+    ("Epoch", "2025-08-01 07:19:37 Epoch"), ("Epoch", "\x1b[32mEpoch"), ("Epoch", " Epoch"), ("Epoch", "E"),
+    ("Epoch", "Validation DataLoader 0: 5%|# | 1/8 [00:02<00:02, 2it/s]\rEpoch"), ("Epoch", "text\r\rEpoch"),
+)  # fmt: skip
+
+
+def bar_of(steps: Iterable[int], odd: Iterable[tuple[int, tuple[str, str]]]) -> str:
+    """A progress bar as NeMo draws it, with odd parts; parts end in carriage returns."""
+    parts = [
+        f"Epoch {step // 500}:   1%|#####| {step % 500}/500 [07:58<01:48, 1.36s/it, v_num=2, global_step={step}.0, "
+        "lr=0.001, train_step_timing in s=1.360]"
+        for step in steps
+    ]
+    for place, change in odd:
+        parts[place] = parts[place].replace(*change)
+    return "\r".join(parts)
+
+
+def assert_told_as_lines(bar: str) -> None:
+    """A bar tells what its parts would tell if each were a line."""
+    told, counts = list[list[Happening]](), list[int]()
+    for end in ("\r", "\n"):
+        with tempfile.TemporaryDirectory() as folder:
+            path, count = Path(folder) / "job.log", LogCount()
+            path.write_bytes(bar.replace("\r", end).encode() + b"\n" + megatron(7).encode())
+            happenings = read_happenings([str(path)], count, format_name="nemo")
+            told.append([])
+            with suppress(InvalidInputError):
+                for happening in happenings:
+                    told[-1] += [replace(one, where=LogPlace("", 0)) for one in happening.singles()]
+            counts.append(count.garbled)
+    assert told[0] == told[1]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("odd", ODD_PARTS)
+def test_an_odd_part_of_a_bar_tells_what_it_would_as_a_line(odd: tuple[str, str]) -> None:
+    """In the midst of ordinary ones, which are taken at once."""
+    bar = bar_of([8000, 8000, 8001, 8002, 8003, 8004, 8004, 8005], [(4, odd)])
+    assert bar != bar_of([8000, 8000, 8001, 8002, 8003, 8004, 8004, 8005], [])
+    assert_told_as_lines(bar)
+
+
+@given(
+    st.lists(st.sampled_from([1, 1, 1, 0, 2, -3]), min_size=4, max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ODD_PARTS)), max_size=2),
+)
+def test_a_bar_tells_what_its_parts_tell_as_lines(more: list[int], odd: list[tuple[int, tuple[str, str]]]) -> None:
+    """However many steps are taken at once, also where steps are left out, or done again."""
+    assert_told_as_lines(bar_of(accumulate(more, initial=8000), odd))
+
+
+def test_a_checkpoint_is_told_though_the_line_after_it_is_garbled(tmp_path: Path) -> None:
+    """It was saved before."""
+    saved = "  successfully saved checkpoint from iteration      7 to /ckpt\n"
+    told = told_in(tmp_path, megatron(7) + saved + megatron(8, ms="nonsense") + megatron(9))
+    assert [(one.kind, one.iteration) for one in told] == [("iteration", 7), ("save", 7), ("iteration", 9)]
 
 
 def test_a_long_bar_is_read_once_and_its_lines_are_counted_as_lines(tmp_path: Path) -> None:
@@ -405,6 +496,37 @@ def test_a_checkpoint_that_was_loaded_without_a_word_has_the_iterations_before(t
     assert (found.iterations, found.iterations_lost, found.span_s) == (50, 20, 110.0)
     alone = ledger_of(told_in(tmp_path, size.format("01:10") + again))
     assert (alone.iterations, alone.span_s) == (29 + 12, 40.0)  # of the 21 of its first line, 12 had the time
+
+
+@pytest.mark.parametrize("late_lines_s", [20, 2])
+def test_a_start_that_a_rank_tells_late_is_none(tmp_path: Path, late_lines_s: int) -> None:
+    """Four ranks, a file each, on two hosts: their starts are 20 s apart, and their lines as much, or hardly."""
+    paths = []
+    for rank in range(4):
+        late_s = 20 * (rank // 2)
+        text = SIZE + f"[after megatron is initialized] datetime: 2025-08-01 07:00:{late_s:02d} \n"
+        for number in range(1, 31):
+            minute, second = divmod(10 * number + min(late_s, late_lines_s), 60)
+            text += megatron(number, f"2025-08-01 07:{minute:02d}:{second:02d}", ms="10000.0")
+        (tmp_path / f"rank{rank}.log").write_text(text)
+        paths.append(str(tmp_path / f"rank{rank}.log"))
+    found = ledger_of(read_happenings(paths))
+    assert (len(found.attempts), len(found.failures), found.iterations, found.time.useful_gpu_s) == (1, 0, 30, 1200.0)
+
+
+def test_attempts_that_never_come_to_an_iteration_are_attempts(tmp_path: Path) -> None:
+    """Each forms its group anew; torchrun's own word of the start and of the group is of the same attempt."""
+    start = (
+        "using world size: 4, data-parallel size: 4\n[after megatron is initialized] datetime: 2025-08-01 07:{}:00 \n"
+    )
+    agent = "I0801 07:{}:00.000000 140 torch/x.py:870] [default] "
+    torchrun = f"{agent}starting workers for entrypoint: python3\n{agent}Rendezvous complete for workers. Result:\n"
+    crash = 'Traceback (most recent call last):\n  File "x"\nRuntimeError: boo\n'
+    text = "".join(torchrun.format(n, n) + start.format(n + 3) + crash for n in (10, 20))
+    found = ledger_of(
+        told_in(tmp_path, text + torchrun.format(30, 30) + start.format(33) + megatron(1, "2025-08-01 07:34:00"))
+    )
+    assert [one.ended for one in found.attempts] == ["failed", "failed", "open"]
 
 
 def test_iterations_that_are_done_again_are_told_again(tmp_path: Path) -> None:
@@ -679,14 +801,14 @@ def test_sacct_tells_when_a_job_ran_and_how_it_ended(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "acct.txt")]))
     assert [(one.kind, one.gpus, one.cause) for one in told] == [
-        ("start", 64, None),
+        ("start", 64, "Slurm"),
         ("iteration", None, None),
         ("failure", None, "NODE_FAIL"),
-        ("start", 64, None),
+        ("start", 64, "Slurm"),
         ("failure", None, "TIMEOUT"),
-        ("start", 32, None),
+        ("start", 32, "Slurm"),
         ("end", None, None),
-        ("start", 32, None),
+        ("start", 32, "Slurm"),
     ]
 
 
@@ -720,7 +842,7 @@ def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "acct.json")))
     assert [(one.kind, one.gpus, one.cause) for one in told] == [
-        ("start", 64, None), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
+        ("start", 64, "Slurm"), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
     ]  # fmt: skip
 
 
@@ -766,7 +888,7 @@ def test_kubernetes_events_tell_of_pods(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "events.json")]))
     assert [(one.kind, one.ranks, one.cause) for one in told] == [
-        ("start", ("train-3",), None),
+        ("start", ("train-3",), "Kubernetes"),
         ("iteration", (), None),
         ("failure", ("train-3",), "Evicted: The node was low on resource: memory."),
         ("detected", (), "BackOff: back-off"),

@@ -61,7 +61,8 @@ class MarkSearch:
         at = np.flatnonzero(self._table[hashes])
         found = words[at]
         nearest = np.minimum(np.searchsorted(self._words, found), len(self._words) - 1)
-        return at[self._words[nearest] == found]
+        exact: NDArray[np.intp] = at[self._words[nearest] == found]
+        return exact
 
     def _choose(self, words: NDArray[np.uint32]) -> None:
         """Of each mark, the seven bytes whose words are rarest in this block; if they are frequent, none."""

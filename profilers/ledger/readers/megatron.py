@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from ...failslow.readers.formats import Megatron, iteration_time
 from ...failslow.readers.lines import number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, HappeningKind
-from ..stamps import LineClock
 from .reader import HappeningReader, LineContext, Progress, passed_s, quantity_of, text_of, unreadable_line
 
 _SKIPS = b"number of skipped iterations:"
@@ -76,7 +76,8 @@ class MegatronLog(HappeningReader):
             iteration = self._iteration(line, around)
             return (*self.finish(), iteration) if self._held is not None else (iteration,)
         if timer := _TIMER.search(line):
-            return self._timed(quantity_of(timer[1] or timer[2], "a timer") / 1e3)
+            took_s = quantity_of(timer[1] or timer[2], "a timer") / 1e3
+            return [replace(held, took_s=took_s) for held in self.finish()]
         told = list(self.finish())
         if timer := _EVALUATION_TIMER.search(line):
             self._evaluated_s = quantity_of(timer[1] or timer[2], "a timer") / 1e3
@@ -95,10 +96,6 @@ class MegatronLog(HappeningReader):
         held, self._held = self._held, None
         return (held,) if held else ()
 
-    def _timed(self, took_s: float) -> Iterable[Happening]:
-        held, self._held = self._held, None
-        return (replace(held, took_s=took_s),) if held else ()
-
     def _iteration(self, line: bytes, around: LineContext) -> Happening:
         took, number = Megatron.TIME.search(line), number_in(Megatron.ITERATION, line)
         took_s = None if took is None else iteration_time(took[1], b"ms")
@@ -107,10 +104,10 @@ class MegatronLog(HappeningReader):
         time_s = self.clock.of(line)
         if time_s is None and self._stepped[0] == number:
             time_s = self._stepped[1]
-        rank, told = rank_of(line), line.find(_SKIPS)
-        skipped = (number_in(_SKIPPED, line[told:]) or 0) if told >= 0 else 0
+        rank, skipped = rank_of(line), _SKIPPED.search(line, max(line.find(_SKIPS), 0))
         ranks, steps = (rank,) if rank else (), self._progress.steps(number, rank)
-        return Happening("iteration", time_s, around.place, took_s, number, None, ranks, None, steps, skipped)
+        skips = int(skipped[1]) if skipped else 0
+        return Happening("iteration", time_s, around.place, took_s, number, None, ranks, None, steps, skips)
 
     def _evaluation(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         evaluated = _EVALUATED.search(line)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ...failslow.readers.lines import LONGEST_BYTES, NUMBER, number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
-from ..stamps import LineClock
 from .reader import MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, text_of, unreadable_line
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)
@@ -22,12 +22,13 @@ _VALIDATION = re.compile(
 )
 _BAR = re.compile(rb"\d/\d+ \[[^\]]*?,\s*" + NUMBER + rb"(s/it|it/s)")
 # A bar of training as NeMo draws it, up to the next one. What matches says neither a time of the day (there is no colon
-# but those of the bar), nor a rank, nor anything about a validation; its step and its timing stand there once.
-_FIELD = rb", (?![^,\r]*(?:global_step|train_step_timing))[^,:V\r\x1b]*+"
+# but those of the bar), nor a rank, nor anything about a validation; its first step and timing are those that it finds.
+_WORDS = rb"[^,:=V\r\x1b]*+"
+_FIELDS = rb"(?:, " + _WORDS + rb"(?<!global_step)(?<!train_step_timing in s)=" + _WORDS + rb")*+"
 _STEP_OF_BAR = re.compile(
     rb"Epoch \d{1,9}: {1,3}\d{1,3}%\|[^|:=V\r\x1b]*+\| \d{1,15}/\d{1,15} \[[\d:?]++<[\d:?]++, {0,3}[\d.]++(?:s/it|it/s)"
-    rb"(?:" + _FIELD + rb")*+, global_step=(\d{1,15})(?:\.0*+)?"
-    rb"(?:" + _FIELD + rb")*+, train_step_timing in s=(\d{1,9}(?:\.\d{1,15})?)(?:" + _FIELD + rb")*+\]?\s?(?:\r++|\Z)"
+    + (_FIELDS + rb", global_step=(\d{1,15})(?:\.0*+)?")
+    + (_FIELDS + rb", train_step_timing in s=(\d{1,9}(?:\.\d{1,15})?)(?:, |\])[^:V\r\x1b]*+(?:\r++|\Z)")
 )
 _SAVED = re.compile(rb"Global Checkpoint Save\s*:.*?Iteration\s*:\s*(\d{1,15}).*?Save duration\s*:\s*" + NUMBER)
 _LOADED = re.compile(rb"Global Checkpoint Load\s*:.*?Time spent in load_checkpoint\s*:\s*" + NUMBER)

@@ -12,9 +12,9 @@ from ....schemas.errors import InvalidInputError
 from ....schemas.files import source_of
 from ...failslow.readers.formats import Csv, JsonLines, header_of, names_a_time, plain_name, rows_by_first_line
 from ...failslow.readers.lines import plain
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, LogPlace
 from ..log_count import LogCount
-from ..stamps import LineClock
 from .blocks import LogBlock, blocks_of
 from .deepspeed import DeepSpeedLog
 from .launchers import Launchers
@@ -156,7 +156,7 @@ class LogStream:
                 found = data.find(b"\n", at, end)
                 stop = end if found < 0 else found + 1  # of a bar, the rest comes again
                 number += data.count(b"\n", counted, begin)
-                counted, seen, line = begin, 0, data[begin:stop].rstrip(b"\n")
+                counted, seen, line = begin, 0, data[begin : end if found < 0 else found]
                 around.move(number, data, stop - 1)
             if not seen >> place & 1:
                 seen |= 1 << place

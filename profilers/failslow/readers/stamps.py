@@ -1,11 +1,11 @@
 """The time that a line of a log says, as Unix time."""
 
 import re
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ...schemas.errors import InvalidInputError
+from ....schemas.errors import InvalidInputError
 
 # ISO 8601 and what Python's logging makes of it; with a zone where a container's log puts one.
 _STAMP = re.compile(
@@ -109,14 +109,10 @@ class LineClock:
     def _local(self, time_s: float) -> float:
         """Of what a clock of the zone shows, counted as if it were UTC's."""
         shown = datetime.fromtimestamp(time_s, UTC).replace(tzinfo=self._zone)
-        first_s, second_s = (time_s - _ahead_s(shown.replace(fold=fold)) for fold in (0, 1))
+        ahead = [shown.replace(fold=fold).utcoffset() or timedelta() for fold in (0, 1)]
+        first_s, second_s = (time_s - one.total_seconds() for one in ahead)
         is_second = self._last_s is not None and first_s < self._last_s - _JITTER_S <= second_s
         return second_s if is_second else first_s
-
-
-def _ahead_s(shown: datetime) -> float:
-    ahead = shown.utcoffset()
-    return ahead.total_seconds() if ahead is not None else 0.0
 
 
 @lru_cache(maxsize=4096)
