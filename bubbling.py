@@ -47,9 +47,9 @@ def _of_run(run: "PipelineRun", plan: "Plan | None") -> "BubbleReport":
     from .schemas.columns import worker_place
     from .schemas.documents import digest
 
-    if plan is not None and run.timeline.plan not in (None, digest(plan)):
+    if plan is not None and run.columns.plan not in (None, digest(plan)):
         raise InvalidInputError(
-            f"the timeline is of another plan (sha256 {str(run.timeline.plan)[:12]}…)",
+            f"the timeline is of another plan (sha256 {str(run.columns.plan)[:12]}…)",
             where=f"{run.name}, /plan",
             fix="give the plan that was run: --plan",
         )
@@ -64,7 +64,7 @@ def _of_run(run: "PipelineRun", plan: "Plan | None") -> "BubbleReport":
         bound, remarks = _bound_of(measured)
     mean_s = fmean(one.compute_s for one in parts.stages)
     return BubbleReport(
-        source=run.timeline.source, read=run.name, clock=run.clock, microbatches=run.microbatches,
+        source=run.columns.source, read=run.name, clock=run.clock, microbatches=run.microbatches,
         virtual_stages=max(map(len, run.placement)), pipelines=len(run.pipelines), bound=bound,
         imbalance=max(one.compute_s for one in parts.stages) / mean_s - 1 if mean_s else 0.0,
         planned_s=_promised_s(plan), remarks=(*parts.remarks, *remarks), **_shares(parts),

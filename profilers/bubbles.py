@@ -55,7 +55,7 @@ def parts_of(run: PipelineRun) -> IterationParts:
     exposed, remarks = _exposed_in_traces(run) if run.traces else (None, ())
     if run.traces and "step" not in columns.others:
         remarks = (*remarks, "the traces tell no optimizer's step: what one takes counts as idle, or as after the end")
-    share = run.timeline.options.get("kernels", 1.0)
+    share = run.columns.options.get("kernels", 1.0)
     if isinstance(share, float) and share < LAUNCHED:
         launching = f"kernels run in {print_percent(share)} of the time that passes take"
         remarks = (*remarks, f"{launching}: between them the GPU waits for the next one to be launched")
@@ -84,7 +84,10 @@ def _windows(run: PipelineRun) -> Iterator[tuple[int, float, float, "np.ndarray[
     columns = run.columns
     order = np.lexsort((columns.start_s, columns.iteration, columns.worker))
     change = np.flatnonzero(np.diff(columns.worker[order]) | np.diff(columns.iteration[order])) + 1
-    last_s = {int(n): float(columns.end_s[columns.iteration == n].max()) for n in np.unique(columns.iteration)}
+    numbers, place = np.unique(columns.iteration, return_inverse=True)
+    ends_s = np.zeros(len(numbers))
+    np.maximum.at(ends_s, place, columns.end_s)
+    last_s = dict(zip(numbers.tolist(), ends_s.tolist(), strict=True))
     begun_s = {one.iteration: last_s[one.iteration] - one.seconds for one in run.times}
     groups = np.split(order, change)
     least_s = {one.iteration: begun_s[one.iteration] - ROUNDING * one.seconds for one in run.times}

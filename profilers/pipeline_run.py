@@ -1,7 +1,7 @@
 """Iterations of a pipeline as they ran, out of timelines and traces: who did what, what it took, what waited.
 
 A worker is a rank, also where it holds several virtual stages. What operations take is the median of what the workers
-of a stage took (refine.py: `readings_of`), what a message takes the median of what a receiver that waited for nothing
+of a stage took (refine.py: `readings_from`), what a message takes the median of what a receiver that waited for nothing
 else waited after its sender was done; of both directions of a link the mean, which clocks that disagree do not change.
 """
 
@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from ..schemas.columns import TimelineColumns, columns_of, worker_place
+from ..schemas.columns import LARGEST_KEY, TimelineColumns, columns_of, joint_key, worker_place
 from ..schemas.errors import InvalidInputError
 from ..schemas.files import STANDARD_STREAM
 from ..schemas.messages import messages_of
@@ -23,18 +23,19 @@ from ..schemas.orders import KINDS, NONE, Operation
 from ..schemas.plan import Placement
 from ..schemas.profile import Layer, LayerCost, Profile
 from ..schemas.text import counted
-from ..schemas.timeline import IterationTime, Span, Timeline, times_between
+from ..schemas.timeline import IterationTime, Span, times_between
+from ..schemas.timeline_file import read_columns
 from .failslow.calls.formats import beginning_of
 from .refine import (
     SNIFFED_BYTES,
     GivenTimeline,
-    MeasuredRun,
     OperationReading,
     Straggler,
     WorkerHolding,
     given_timelines,
-    readings_of,
+    readings_from,
 )
+from .refine import Operation as Timed
 
 FORWARD = KINDS.index("F")
 WEIGHT = KINDS.index("W")
@@ -46,22 +47,17 @@ class PipelineRun:
 
     Attributes:
         name: what it was read from.
-        timeline: of workers `k/column`; where they hold several virtual stages, operations name theirs.
+        columns: its timeline, of workers `k/column`; where they hold several virtual stages, operations name theirs.
         placement: the virtual stages of each column.
         traces: that it was read from, where it was.
         ranks: by worker, where the traces say them.
     """
 
     name: str
-    timeline: Timeline
+    columns: TimelineColumns
     placement: Placement
     traces: tuple[Path, ...] = ()
     ranks: Mapping[str, int] | None = None
-
-    @cached_property
-    def columns(self) -> TimelineColumns:
-        """The timeline as columns."""
-        return columns_of(self.timeline)
 
     @property
     def stages(self) -> int:
@@ -71,7 +67,7 @@ class PipelineRun:
     @property
     def clock(self) -> str:
         """What times are taken from."""
-        said = self.timeline.options.get("clock")
+        said = self.columns.options.get("clock")
         return said if isinstance(said, str) else "spans"
 
     @cached_property
@@ -112,9 +108,31 @@ class PipelineRun:
             for share in [1 / len(stages)]
             for stage in stages
         }
-        # What a simulation or a paced run took is what is asked for, whoever said it.
-        told = replace(self.timeline, source="measured", paced=False, workers=())
-        return readings_of(MeasuredRun(self.name, told, seats), 0, self.stages)
+        return readings_from(self._times_s(seats), seats, 0)
+
+    def _times_s(self, seats: Mapping[str, WorkerHolding]) -> dict[str, dict[Timed, list[float]]]:
+        """What operations took, by seat; each worker's first iteration left out where there are others."""
+        columns = self.columns
+        first, last = np.full(len(columns.names), LARGEST_KEY), np.zeros(len(columns.names), dtype=np.int64)
+        np.minimum.at(first, columns.worker, columns.iteration)
+        np.maximum.at(last, columns.worker, columns.iteration)
+        counts = (columns.iteration > first[columns.worker]) | (first == last)[columns.worker]
+        took_s = columns.end_s - columns.start_s
+        found: dict[str, dict[Timed, list[float]]] = defaultdict(lambda: defaultdict(list))
+        rows = np.flatnonzero(counts & columns.is_computed)
+        key = joint_key(columns.worker[rows], columns.stages_of(rows), columns.kind[rows])
+        order = np.argsort(key, kind="stable")
+        for group in np.split(rows[order], np.flatnonzero(np.diff(key[order])) + 1):
+            name, stage = columns.names[columns.worker[group[0]]], int(columns.stages_of(group[:1])[0])
+            seat = name if name in seats else f"{name}:{stage}"
+            found[seat][KINDS[columns.kind[group[0]]]] = took_s[group].tolist()
+        steps = len(KINDS) + columns.others.index("step") if "step" in columns.others else NONE
+        for row in np.flatnonzero(counts & (columns.kind == steps)).tolist():
+            column = int(columns.places[columns.worker[row], 1])
+            name, held = columns.names[columns.worker[row]], self.placement[column]
+            for seat in [name] if len(held) == 1 else [f"{name}:{stage}" for stage in held]:
+                found[seat]["step"].append(float(took_s[row]) * seats[seat].step_share)
+        return found
 
     def profile(self) -> Profile:
         """The virtual stages as layers; of full backward passes I and W are taken to be half each."""
@@ -211,6 +229,10 @@ def read_run(paths: Sequence[str]) -> PipelineRun:
         InvalidInputError: a file is damaged; nothing in it is of a pipeline; it is of several runs, or of one that is
             not all there.
     """
+    if len(paths) == 1 and not Path(paths[0]).is_dir() and (columns := read_columns(paths[0])) is not None:
+        run = _run_of(paths[0], columns)
+        _require_whole(run)
+        return run
     given = list(given_timelines(paths))
     if len(given) > 1:
         raise InvalidInputError(
@@ -218,43 +240,51 @@ def read_run(paths: Sequence[str]) -> PipelineRun:
             where=", ".join(one.name for one in given),
             fix="give one timeline, or traces of one job's ranks",
         )
-    run = _run_of(given[0])
+    run = _by_processes(given[0]) if given[0].traces else _run_of(given[0].name, columns_of(given[0].timeline))
     _require_whole(run)
     return run
 
 
-def _run_of(given: GivenTimeline) -> PipelineRun:
-    """A run whose workers are ranks."""
-    timeline = _after_changes(given.timeline)
-    if not any(columns_of(timeline).is_computed):
+def _run_of(name: str, whole: TimelineColumns) -> PipelineRun:
+    """A run by its timeline."""
+    columns = _after_changes(whole)
+    if not columns.is_computed.any():
         raise InvalidInputError(
-            "the timeline has no F, I, W or B", where=f"{given.name}, /spans", fix="give the timeline of a run"
+            "the timeline has no F, I, W or B", where=f"{name}, /spans", fix="give the timeline of a run"
         )
-    if given.traces:
-        return _by_processes(given, timeline)
-    columns = columns_of(timeline)
     held: dict[int, set[int]] = defaultdict(set)
     own = np.flatnonzero(columns.is_computed)
     pairs = np.stack((columns.places[columns.worker[own], 1], columns.virtual_stage[own]), axis=1)
     for column, stage in np.unique(pairs, axis=0).tolist():
         held[column].add(stage)
     placement = tuple(tuple(sorted(held[column])) for column in range(max(held) + 1))
-    return PipelineRun(given.name, timeline, placement)
+    named = np.array([len(held) > 1 for held in placement])[columns.places[columns.worker, 1]] & columns.is_computed
+    unnamed = np.flatnonzero(named if columns.stage is None else named & (columns.stage == NONE))
+    if len(unnamed):
+        raise InvalidInputError(
+            f"{columns.op(unnamed[0])} of worker {columns.names[columns.worker[unnamed[0]]]}, which holds several "
+            "stages, names none of them",
+            where=f"{name}, /spans",
+            fix="give the timeline of a run as rtk writes it: 1F0 is F0 of stage 1",
+        )
+    return PipelineRun(name, columns, placement)
 
 
-def _after_changes(timeline: Timeline) -> Timeline:
+def _after_changes(columns: TimelineColumns) -> TimelineColumns:
     """The iterations after the last change of workers or plan, where there are any."""
-    changed_s = max((event.time_s for event in timeline.events if event.kind == "epoch"), default=-math.inf)
-    starts_s: dict[int, float] = {}
-    for span in timeline.spans:
-        starts_s[span.iteration] = min(span.start_s, starts_s.get(span.iteration, span.start_s))
-    later = {iteration for iteration, start_s in starts_s.items() if start_s >= changed_s}
-    kept = tuple(span for span in timeline.spans if span.iteration in later)
-    return replace(timeline, spans=kept) if kept else timeline
+    changed_s = max((event.time_s for event in columns.events if event.kind == "epoch"), default=-math.inf)
+    if changed_s == -math.inf or not len(columns):
+        return columns
+    _, place = np.unique(columns.iteration, return_inverse=True)
+    starts_s = np.full(int(place.max()) + 1, math.inf)
+    np.minimum.at(starts_s, place, columns.start_s)
+    later = (starts_s >= changed_s)[place]
+    return columns.taken(later) if later.any() else columns
 
 
-def _by_processes(given: GivenTimeline, timeline: Timeline) -> PipelineRun:
+def _by_processes(given: GivenTimeline) -> PipelineRun:
     """Traces name a worker for each stage of a process, be it a rank or not: here a process is one worker."""
+    timeline = given.timeline
     told, ranks = timeline.options["processes"], timeline.options["ranks"]
     stages: dict[int, set[int]] = defaultdict(set)
     process_of = {name: told[name] for name in sorted({span.worker for span in timeline.spans})}
@@ -283,7 +313,7 @@ def _by_processes(given: GivenTimeline, timeline: Timeline) -> PipelineRun:
         for span in timeline.spans
     )
     named = {new_name[name]: rank for name, rank in ranks.items() if name in new_name}
-    return PipelineRun(given.name, replace(timeline, spans=spans), placement, given.traces, named)
+    return PipelineRun(given.name, columns_of(replace(timeline, spans=spans)), placement, given.traces, named)
 
 
 def _require_whole(run: PipelineRun) -> None:
@@ -291,7 +321,7 @@ def _require_whole(run: PipelineRun) -> None:
     columns = run.columns
     there = {stage for held in run.placement for stage in held}
     missing = sorted(set(range(max(there) + 1)) - there)
-    told = run.timeline.options.get("world_size")
+    told = run.columns.options.get("world_size")
     ranks = len(set((run.ranks or {}).values()))
     if missing or (isinstance(told, int) and ranks and ranks < told):
         of = f"{ranks} of the job's {counted(told, 'rank')}" if isinstance(told, int) and ranks else "not all ranks"

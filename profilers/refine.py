@@ -168,9 +168,22 @@ def readings_of(run: MeasuredRun, number: int, layers_in_all: int) -> tuple[list
             not the model's.
     """
     _check(run, layers_in_all)
-    stages: dict[tuple[Layers, int], dict[str, dict[Operation, list[float]]]] = defaultdict(dict)
-    for worker, times in _times_of_workers(run).items():
-        seat = run.seats[worker]
+    return readings_from(_times_of_workers(run), run.seats, number)
+
+
+def readings_from(
+    times_of_workers: Mapping[str, Mapping[Operation, Sequence[float]]], seats: Mapping[str, WorkerHolding], number: int
+) -> tuple[list[OperationReading], list[Straggler]]:
+    """The same, of what operations of workers took, in s; all are counted.
+
+    Args:
+        times_of_workers: by worker or seat, and operation.
+        seats: what each of them held.
+        number: the run's place among the runs.
+    """
+    stages: dict[tuple[Layers, int], dict[str, Mapping[Operation, Sequence[float]]]] = defaultdict(dict)
+    for worker, times in times_of_workers.items():
+        seat = seats[worker]
         stages[seat.layers, seat.tensor_parallel][worker] = times
     readings, slow = [], []
     for (layers, degree), workers in sorted(stages.items()):

@@ -50,7 +50,7 @@ class TimelineColumns:
     """A timeline whose spans are columns of equal length n, in the timeline's order.
 
     Attributes:
-        source, workers, events, plan, paced: as a `Timeline` has them.
+        source, workers, events, plan, paced, options: as a `Timeline` has them.
         names: the workers that may have spans.
         others: what spans do that are of no micro-batch: `allreduce`, `step`, or whatever else was recorded.
         worker: each span's place in `names`.
@@ -94,6 +94,7 @@ class TimelineColumns:
     stage: "Ints | None" = None
     is_fed: "Flags | None" = None
     fact: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -309,7 +310,7 @@ class SpanReading:
             np.where(pipeline[op] == NONE, own_of, pipeline[op]) if is_told else own_of, microbatch[op],
             start_s, end_s, iteration, timeline.workers, timeline.events, timeline.plan, timeline.paced,
             suffixes=suffixes, suffix=suffix[op] if len(suffixes) > 1 else None,
-            stage=stage[op] if is_placed else None,
+            stage=stage[op] if is_placed else None, options=timeline.options,
         )  # fmt: skip
 
 
@@ -373,7 +374,8 @@ def timeline_from(columns: TimelineColumns) -> Timeline:
         Span(columns.names[worker], columns.op(row), start_s, end_s, iteration)
         for row, (worker, start_s, end_s, iteration) in enumerate(zip(*(one.tolist() for one in fields), strict=True))
     )
-    return Timeline(columns.source, spans, columns.workers, columns.events, columns.plan, columns.paced)
+    told = columns.workers, columns.events, columns.plan, columns.paced, dict(columns.options)
+    return Timeline(columns.source, spans, *told)
 
 
 # Cutting a part out.

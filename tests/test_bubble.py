@@ -27,6 +27,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.quantities import print_percent
 from rtk.schemas.timeline import Event, Span, Timeline
+from rtk.schemas.timeline_file import read_columns
 from rtk.viz.bubble import words_of_bubble
 
 from .profilers.kineto_steps import trace_zero_bubble
@@ -204,6 +205,24 @@ def test_rerouted_micro_batches_are_told_without_a_bound(tmp_path: Path) -> None
     report = report_of(Timeline("measured", (*spans, Span("0/0", "B1.0", 3.0, 4.0))), tmp_path)
     assert report.bound is None and "rtk explain" in report.remarks[0]
     assert report.stages[0].compute_s == 4.0
+
+
+def test_a_timeline_in_another_form_gives_the_same_report(tmp_path: Path) -> None:
+    """What is read straight into columns says what is read span by span: of two stages a worker, and steps."""
+    costs = [LayerCost(0.01 + 0.001 * (n % 3), 0.01, 0.008, optimizer_s=0.002) for n in range(4)]
+    plan = plan_pipeline(profile(*costs), Shape(2, 2, 4, placement="v", chunks=2), "zero-bubble")
+    path = tmp_path / "timeline.json"
+    write_document(str(path), simulate(plan).timeline)
+    known = rtk.bubble(str(path))
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert read_columns(str(path)) is None and rtk.bubble(str(path)) == known
+
+
+def test_an_operation_of_no_stage_is_refused_where_there_are_several(tmp_path: Path) -> None:
+    """Nobody can say which of its worker's stages it is of."""
+    spans = (Span("0/0", "0F0", 0.0, 1.0), Span("0/0", "1F0", 1.0, 2.0), Span("0/0", "B0", 2.0, 3.0))
+    with pytest.raises(InvalidInputError, match="B0 of worker 0/0, which holds several stages, names none"):
+        report_of(Timeline("measured", spans), tmp_path)
 
 
 def test_the_plan_must_be_the_runs(tmp_path: Path) -> None:
