@@ -94,7 +94,7 @@ def test_what_says_nothing_is_told() -> None:
 def test_what_only_the_job_knows_is_not_invented() -> None:
     """A node count that the scheduler sets is not known: neither elastic, nor one, nor an error."""
     job = job_of(script="torchrun --nnodes $NNODES --max-restarts $TRIES train.py")
-    assert (job.nodes, job.is_elastic, job.max_restarts.value) == (None, False, None)
+    assert (job.nodes, job.is_elastic, told(job, "max_restarts")[0]) == (None, False, None)
     assert [(one.kind, one.setting.text) for one in job.unread] == [("unknown", "$TRIES")]
     assert findings_of(job) == ()  # not even that it ends with the first failure, as it would by torchrun's default
     late = job_of(lines=["torchrun --nnodes 4 --nproc-per-node $N x.py --distributed-timeout-minutes $T"])
