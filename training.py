@@ -460,7 +460,8 @@ class Training:
         Raises:
             InvalidInputError: they do not fit.
         """
-        from .runners.torch.runner import check_cuts, check_model
+        from .runners.torch.layer_shares import check_cuts
+        from .runners.torch.runner import check_model
 
         degree = degree_of(plan)
         size, length = sizes_of(plan)

@@ -3,9 +3,12 @@
 Each check runs on whatever GPUs there are, and says why where it cannot. `--device cpu --small` proves that the checks
 work, in tests: its figures say nothing of GPUs.
 
-* profile: F, I, W and step of GPT-2 medium and Llama 1B in bf16, measured, beside the analytic estimate for this GPU,
+* profile: F, I, W and step of GPT-3 medium and Llama 1B in bf16, measured, beside the analytic estimate for this GPU,
   and the share of its peak that the weights' products reach.
-* memory: of GPT-2 medium, measured beside the profile's prediction (benchmarks/profile_memory.py).
+* overlap: what a forward and a backward pass side by side are worth, in two streams.
+* annotated: the passes of four stages on one GPU under torch's profiler, annotated as by torch's schedules: the times
+  that the trace gives beside those of the profile, and what `rtk bubble` says of it.
+* memory: of GPT-3 medium, measured beside the profile's prediction (benchmarks/profile_memory.py).
 * plan: iterations of a pipeline over the GPUs there are, measured beside the plan's prediction.
 * survive: four workers on one GPU, which talk over gloo through pinned memory; one is killed, and joins again. Losses
   beside those of the same job undisturbed.
@@ -16,6 +19,7 @@ work, in tests: its figures say nothing of GPUs.
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -24,20 +28,27 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+from torch.profiler import ProfilerActivity, record_function
 
 from rtk.benchmarks.common import write_result
+from rtk.benchmarks.gpu_names import known_name
 from rtk.benchmarks.profile_memory import Configuration, compare
+from rtk.bubbling import bubble
 from rtk.planners.pipeline import plan_pipeline
 from rtk.planners.shape import Shape
 from rtk.profilers.analytic.estimate import profile_analytic
+from rtk.profilers.annotations import read_annotations
 from rtk.profilers.measure import measure_profile
 from rtk.profilers.models.load import Model, load_model
+from rtk.profilers.overlap import measure_overlap
 from rtk.runners.program import Sending
 from rtk.runners.torch.groups import ProcessGroupGloo, Store, abort, poison
 from rtk.runners.torch.held_stage import HeldStage
@@ -53,40 +64,6 @@ from rtk.schemas.profile import DataType, Layer, LayerCost, ModelForm, Profile
 from rtk.tests.runners.processes import ProcessJob
 from rtk.tests.warm import forking
 
-# The names that drivers give, and those of our table (schemas/gpus.py); the first that fits counts.
-NAMES = (
-    ("H200", "h200-sxm"),
-    ("H100 PCIe", "h100-pcie"),
-    ("H100", "h100-sxm"),
-    ("H800", "h800-sxm"),
-    ("A100-SXM4-40GB", "a100-sxm-40gb"),
-    ("A100-SXM", "a100-sxm"),
-    ("A100", "a100-pcie"),
-    ("A40", "a40"),
-    ("A10G", "a10g"),
-    ("L40S", "l40s"),
-    ("L4", "l4"),
-    ("V100", "v100-sxm"),
-    ("T4", "t4"),
-    ("4090", "rtx-4090"),
-    ("B200", "b200"),
-    ("MI300X", "mi300x"),
-)
-GPT2_MEDIUM = {
-    "model_type": "gpt2",
-    "vocab_size": 50257,
-    "n_embd": 1024,
-    "n_layer": 24,
-    "n_head": 16,
-    "n_positions": 1024,
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "tie_word_embeddings": False,
-    "attn_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-}
 LLAMA_1B = {  # the sizes of Llama 3.2 1B
     "model_type": "llama",
     "vocab_size": 128256,
@@ -112,24 +89,24 @@ class Bench:
     Args:
         device: of which all checks take their GPUs, or the CPU.
         small: whether models are so small that a CPU trains them in seconds.
-        folder: for models' configurations.
+        folder: for models' configurations, and traces.
     """
 
     def __init__(self, device: str, small: bool, folder: Path) -> None:
         self.small = small
+        self.folder = folder
         self.count = torch.cuda.device_count() if device == "cuda" else 0
         self.device = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
-        self.gpu = self._gpu()
+        self.gpu = known_name(self.device)
         self.dtype: DataType = "fp32" if self.device.type == "cpu" else "bf16"
-        # Samples of a micro-batch, tokens of a sample.
-        self.sizes: tuple[int | None, int | None] = (1, 32) if small else (None, None)
+        # Samples of a micro-batch, tokens of a sample: so many that a GPU computes for longer than its host launches.
+        self.sizes = (1, 32) if small else (8, 1024)
         self.models = {"gpt-tiny": "gpt-tiny"}
         if not small:
-            self.models = {}
-            for name, config in (("gpt2-medium", GPT2_MEDIUM), ("llama-1b", LLAMA_1B)):
-                (folder / name).mkdir()
-                (folder / name / "config.json").write_text(json.dumps(config))
-                self.models[name] = str(folder / name / "config.json")
+            (folder / "llama-1b").mkdir(exist_ok=True)
+            (folder / "llama-1b" / "config.json").write_text(json.dumps(LLAMA_1B))
+            self.models = {"gpt3-medium": "gpt3-medium", "llama-1b": str(folder / "llama-1b" / "config.json")}
+        self._loaded: dict[str, Model] = {}
 
     @property
     def first(self) -> str:
@@ -141,9 +118,10 @@ class Bench:
         return torch.device("cuda", rank % self.count) if self.count else self.device
 
     def load(self, model: str) -> Model:
-        """A model in this bench's type."""
-        size, length = self.sizes
-        return load_model(model, size, length, form=ModelForm(dtype=self.dtype))
+        """A model in this bench's type, made once and copied for each check."""
+        if model not in self._loaded:
+            self._loaded[model] = load_model(model, *self.sizes, form=ModelForm(dtype=self.dtype))
+        return deepcopy(self._loaded[model])
 
     def profile(self, model: Model) -> Profile:
         """Measured on the first device."""
@@ -155,15 +133,6 @@ class Bench:
             for number in range(self.count):
                 torch.cuda.synchronize(number)
         return time.perf_counter()
-
-    def _gpu(self) -> str:
-        if self.device.type == "cpu":
-            return "cpu"
-        name = torch.cuda.get_device_name(0)
-        found = next((ours for theirs, ours in NAMES if theirs in name), None)
-        if found is None:
-            raise SystemExit(f"error: nothing is known of {name}; add it to NAMES and to schemas/gpus.py")
-        return found
 
 
 def profile(bench: Bench) -> dict[str, Any]:
@@ -195,6 +164,79 @@ def memory(bench: Bench) -> dict[str, Any]:
     return compare(Configuration(bench.first, bench.dtype))
 
 
+def overlap(bench: Bench) -> dict[str, Any]:
+    """Time of a pair over that of both one after the other, by model; 1: nothing is gained beyond the noise."""
+    repeats = 8 if bench.small else None
+    return {
+        name: measure_overlap(bench.load(path), TorchStage, device=bench.device, repeats=repeats)
+        for name, path in bench.models.items()
+    }
+
+
+def annotated(bench: Bench) -> dict[str, Any]:
+    """Of passes of four stages on one device under torch's profiler, medians by the trace and by the clock's events."""
+    model, trace = bench.load(bench.first), bench.folder / "trace.json.gz"
+    by_profile: dict[str, float] = defaultdict(float)
+    cuts = [round(number * len(model.layers) / 4) for number in range(5)]
+    stage_of = [stage for stage, (begin, end) in enumerate(itertools.pairwise(cuts)) for _ in range(begin, end)]
+    for stage, layer in zip(stage_of, bench.profile(model).layers, strict=True):
+        cost = layer.costs[0]
+        for kind, time_s in (("F", cost.forward_s), ("I", cost.backward_input_s), ("W", cost.backward_weight_s)):
+            by_profile[f"{stage}{kind}"] += time_s
+    trace_passes(bench, model, cuts, trace)
+    timeline = read_annotations([trace])
+    readings: dict[str, list[float]] = defaultdict(list)
+    for span in timeline.spans:
+        readings[span.worker.split("/")[1] + span.op[0]].append(span.end_s - span.start_s)
+    by_trace = {name: statistics.median(own) for name, own in sorted(readings.items())}
+    ratios = {name: time_s / by_profile[name] for name, time_s in by_trace.items()}
+    report = bubble(str(trace))
+    return {
+        "clock": timeline.options["clock"],
+        "by_trace_s": by_trace,
+        "over_profile": ratios,
+        "bubble_ratio": report.bubble_ratio,
+        "iteration_time_s": report.iteration_time_s,
+    }
+
+
+def trace_passes(bench: Bench, model: Model, cuts: Sequence[int], path: Path) -> None:
+    """Write a trace of three iterations of four micro-batches, each through all stages and back."""
+    parts = [[layer.to(bench.device) for layer in model.layers[begin:end]] for begin, end in itertools.pairwise(cuts)]
+    last = len(parts) - 1
+    stages = [TorchStage(part, model.loss if number == last else None) for number, part in enumerate(parts)]
+    data, target = (value.to(bench.device) for value in model.example(0))
+
+    def pass_of(stage: int, kind: str, microbatch: int, value: torch.Tensor | None) -> Any:
+        with record_function(f"PP:{stage}{kind}{microbatch}"):
+            match kind:
+                case "F":
+                    return stages[stage].forward(microbatch, value, target if stage == last else None)
+                case "I":
+                    return stages[stage].backward_input(microbatch, value)
+                case _:
+                    return stages[stage].backward_weight(microbatch)
+
+    def iteration() -> None:
+        for number in range(4):
+            value: torch.Tensor | None = data
+            for stage in range(last + 1):
+                value = pass_of(stage, "F", number, value)
+            value = None
+            for stage in reversed(range(last + 1)):
+                value = pass_of(stage, "I", number, value)
+            for stage in reversed(range(last + 1)):
+                pass_of(stage, "W", number, None)
+        bench.wait()
+
+    iteration()
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * (bench.device.type == "cuda")]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(3):
+            iteration()
+    profiler.export_chrome_trace(str(path))
+
+
 def plan(bench: Bench) -> dict[str, Any]:
     """The plan's time of an iteration beside the measured one."""
     model = bench.load(bench.first)
@@ -208,10 +250,11 @@ def plan(bench: Bench) -> dict[str, Any]:
 
 def survive(bench: Bench) -> dict[str, Any]:
     """Four workers, a kill, a join: the losses, and how long it took."""
-    loaded = bench.load(bench.first)
+    name = "gpt-tiny" if bench.small else "gpt-small"
+    loaded = bench.load(name)
     made = plan_pipeline(even(len(loaded.layers)), Shape(2, 2, 2), "1f1b")
     sizes = (1, 32) if bench.small else (2, 512)
-    training = TrainingConfig(bench.first, None, 1e-3, *sizes, form=loaded.form)
+    training = TrainingConfig(name, None, 1e-3, *sizes, form=loaded.form)
     with ProcessJob(made, JobConfig(10**6), training) as job:
         job.wait_for_iteration(2 if bench.small else 10, SECONDS)
         killed_s = time.perf_counter()
@@ -367,6 +410,7 @@ def even(layers: int) -> Profile:
 def iteration_times(bench: Bench, made: Plan, model: Model, transport: Sending) -> list[float]:
     """Seconds of iterations of a plan, its ranks being threads of this process, each on a device in turn."""
     store, size = HashStore(), len(made.live_workers())
+    os.environ["LOCAL_WORLD_SIZE"] = str(size)  # ranks that share a GPU talk over gloo
     examples = [model.example(number) for number in range(made.total_microbatches())]
     times: list[float] = []
     failures: list[BaseException] = []
@@ -375,7 +419,7 @@ def iteration_times(bench: Bench, made: Plan, model: Model, transport: Sending) 
         try:
             runner = PlanRunner(
                 made,
-                bench.load(model.name).layers,
+                deepcopy(model.layers),
                 model.loss,
                 torch.optim.AdamW,
                 rank=rank,
@@ -403,12 +447,14 @@ def iteration_times(bench: Bench, made: Plan, model: Model, transport: Sending) 
 
 
 CHECKS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    one.__name__: one for one in (profile, memory, plan, survive, delegates, copies, nccl)
+    one.__name__: one for one in (profile, overlap, annotated, memory, plan, survive, delegates, copies, nccl)
 }
 
 
-def run(bench: Bench, names: list[str]) -> dict[str, Any]:
-    """The checks' results by name; for one that cannot run the reason."""
+def run(
+    bench: Bench, names: list[str], so_far: Callable[[dict[str, Any]], None] = lambda found: None
+) -> dict[str, Any]:
+    """The checks' results by name; for one that cannot run the reason. What is found so far is told after each."""
     found: dict[str, Any] = {}
     for name in names:
         began_s = time.monotonic()
@@ -419,6 +465,7 @@ def run(bench: Bench, names: list[str]) -> dict[str, Any]:
         except (RtkError, RuntimeError, AssertionError) as error:
             found[name] = {"reason": f"it failed: {type(error).__name__}: {error}"}
         print(f"{name}: {time.monotonic() - began_s:.1f} s", json.dumps(found[name])[:300], file=sys.stderr, flush=True)
+        so_far(found)
     return found
 
 
@@ -429,19 +476,26 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="models that a CPU trains in seconds")
     parser.add_argument("--only", choices=CHECKS, action="append", help="this check; may be given again")
     parser.add_argument("-o", "--output", default="-")
+    parser.add_argument("--keep", help="a folder in which models' configurations and traces stay")
     given = parser.parse_args()
     names = given.only or list(CHECKS)
     if given.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for workers too
         torch.set_num_threads(1)
+    devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+    def write(found: dict[str, Any]) -> None:
+        write_result({"checks": found, "devices": devices, "small": given.small}, given.output)
+
     if given.device == "cuda" and not torch.cuda.is_available():
-        result: dict[str, Any] = {name: {"reason": "there is no GPU here"} for name in names}
-        devices: list[str] = []
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            result = run(Bench(given.device, given.small, Path(folder)), names)
-        devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    write_result({"checks": result, "devices": devices, "small": given.small}, given.output)
+        write({name: {"reason": "there is no GPU here"} for name in names})
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(given.keep or scratch)
+        folder.mkdir(exist_ok=True)
+        write(
+            run(Bench(given.device, given.small, folder), names, write if given.output != "-" else lambda found: None)
+        )
 
 
 if __name__ == "__main__":

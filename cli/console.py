@@ -61,26 +61,23 @@ SPINNER_AFTER_S = 1.0
 WIDE = 1000  # columns of what is no terminal: there a table's lines are not broken
 
 
-def _set_quiet(value: bool) -> bool:
-    SETTINGS.quiet = value
-    return value
+def _setting(name: str) -> Callable[[bool], bool]:
+    """What typer calls with a flag's value: it is kept among the settings."""
+
+    def put(value: bool) -> bool:
+        setattr(SETTINGS, name, value)
+        return value
+
+    return put
 
 
-def _set_debug(value: bool) -> bool:
-    SETTINGS.debug = value
-    return value
-
-
-def _set_force(value: bool) -> bool:
-    SETTINGS.force = value
-    return value
-
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_set_quiet, help="No progress and no remarks.")]
-Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, help="Show a traceback when something fails.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=_setting("quiet"), help="No progress and no remarks.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", callback=_setting("debug"), help="Show a traceback when something fails.")
+]
 Force = Annotated[
     bool,
-    typer.Option("--force", callback=_set_force, help="Overwrite also what is read, and files of another kind."),
+    typer.Option("--force", callback=_setting("force"), help="Overwrite also what is read, and files of another kind."),
 ]
 
 
@@ -456,3 +453,11 @@ def progress() -> "Iterator[Progress]":
 
     with Progress(console=Console(stderr=True), disable=_is_silent(), transient=True) as bar:
         yield bar
+
+
+@contextmanager
+def counting(what: str) -> "Iterator[Callable[[int, int], None]]":
+    """A progress bar that says what is under way; it is told how much of how much is done."""
+    with progress() as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)

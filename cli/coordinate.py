@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runners.ranks import counted_processes, degree_of, processes_of
-from ..runners.training import SECRET, sizes_of
+from ..runners.training import SECRET, JobConfig, sizes_of
 from ..running import controller_of, logs_of
 from ..schemas.errors import InvalidInputError, remark
+from ..schemas.quantities import DURATION, print_time
 from ..schemas.text import counted
-from .console import CommonOfEvents, grouped
+from .console import CommonOfEvents, grouped, quantity
 from .options import LeadOptions, ProfileOption, read_valid_plan
 from .run_output import RunFacts, RunReport, saying_how_to_go_on
 
@@ -35,6 +36,14 @@ def command(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait until the coordinator that has the log is gone, then take over.")
     ] = False,
+    min_workers: Annotated[
+        int | None,
+        typer.Option("--min-workers", min=1, help="Begin with so many workers, if no other comes; else with all."),
+    ] = None,
+    join_wait_s: Annotated[
+        float,
+        quantity(DURATION, "--join-wait", "How long nobody may have come before the job begins without the others."),
+    ] = JobConfig.join_wait_s,
     script: Annotated[
         str | None,
         typer.Option("--script", metavar="FILE", help="The workers' script, whose listeners hear of the job here."),
@@ -55,7 +64,8 @@ def command(
 
     read = read_valid_plan(plan, profile)
     logs = logs_of(script)
-    controller = controller_of(read, replace(how, profile=profile) if how.lower_degree else how)
+    asked = replace(how, min_workers=min_workers, join_wait_s=join_wait_s)
+    controller = controller_of(read, replace(asked, profile=profile) if how.lower_degree else asked)
     (host, port), secret = parse_listening(listen, where="--listen"), _secret(secret_file)
     journal = controller.take_over(log, standby)
     # What the plan tells of the run; only the workers know it for sure.
@@ -71,7 +81,8 @@ def command(
             workers, kind = counted(len(read.live_workers()), "worker"), "k/i"
         else:
             workers, kind = f"{len(read.live_ranks())} processes, {counted_processes(read)}", "k/i:r"
-        remark(f"waiting for {workers}; start each, on any machine, with --worker {kind}:")
+        enough = f", or for {min_workers} if no other comes for {print_time(join_wait_s)}" if min_workers else ""
+        remark(f"waiting for {workers}{enough}; start each, on any machine, with --worker {kind}:")
         first = processes_of(read)[0]
         trained = f"--script {script}" if script else f"--model {model}"
         remark(f"  rtk run {plan} {trained} --coordinator {server.address}{option} --worker {first}")

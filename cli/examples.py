@@ -105,6 +105,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "coordinate": (
         "rtk coordinate plan.json --listen 10.0.0.5:29400 --secret-file secret --iterations 1000",
         "rtk run plan.json --model gpt-tiny --coordinator 10.0.0.5:29400 --secret-file secret --worker 0/1",
+        "rtk coordinate replicas.json --secret-file secret --iterations 1000 --min-workers 2 --join-wait 30s",
     ),
     "checkpoint": ("rtk checkpoint export saved --to hf -o model",),
     "checkpoint export": (

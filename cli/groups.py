@@ -38,7 +38,7 @@ PANELS = {
     "Machines": (
         "--cluster", "--overlay", "--gpus-per-node", "--gpu", "--link-delay", "--slow", "--slow-link", "--listen",
         "profile model --cluster", "profile model --gpu", "--coordinator", "--worker", "--interface", "--secret-file",
-        "--standby", "--patience", "--log",
+        "--standby", "--patience", "--log", "--min-workers", "--join-wait",
     ),
     "Measuring": ("--at-once", "--repeats", "profile model --threads", "--sizes", "--repeat", "--gemm", "--pairs",
                   "--processes", "--together", "profile model --overlap"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -60,7 +60,7 @@ class JobQuestions:
         Raises:
             InvalidInputError: an answer is missing or wrong.
         """
-        ask = _ask if is_asking else _suggested
+        ask = _ask if is_asking else lambda _, suggested: suggested
         model = self.model or ask("Model (a preset, file.py:factory, or a config.json)", "gpt-tiny")
         cluster = self.cluster or ask("Machines (nodes x GPUs as in 8x8, a YAML file, slurm; or here)", HERE)
         workers = WORKERS_HERE if cluster == HERE else read_cluster(cluster).size
@@ -127,7 +127,3 @@ def _ask(text: str, suggested: Answer) -> Answer:
     if isinstance(answer, int) and answer < 1:
         raise InvalidInputError(f"{answer} is too few", where=text, fix="give 1 or more")
     return answer
-
-
-def _suggested(text: str, suggested: Any) -> Any:
-    return suggested

@@ -179,7 +179,10 @@ class _Alive:
 
 def _sums(story: RunStory, stages: Sequence[int], inner: int) -> Table:
     """Per stage how many of its workers are alive; of very many stages only those that lack some."""
-    alive = [_alive(story, stages, stage) for stage in range(max(stages))]
+    alive = []
+    for stage in range(max(stages)):
+        holders = [k for k, count in enumerate(stages) if stage < count]
+        alive.append(_Alive(stage, sum(_is_alive(story, name_of((k, stage))) for k in holders), len(holders)))
     width = max(len(str(len(stages))), len(str(max(stages)))) + 2
     across = (inner - LABEL) // width
     if len(alive) > MOST_LINES * across:
@@ -192,11 +195,6 @@ def _sums(story: RunStory, stages: Sequence[int], inner: int) -> Table:
         table.add_row(_dim(_noun(story)), *(_dim(str(one.stage)) for one in shown))
         table.add_row(_dim("alive"), *(Text(str(one.found), style=one.style) for one in shown))
     return table
-
-
-def _alive(story: RunStory, stages: Sequence[int], stage: int) -> _Alive:
-    holders = [k for k, count in enumerate(stages) if stage < count]
-    return _Alive(stage, sum(_is_alive(story, name_of((k, stage))) for k in holders), len(holders))
 
 
 def _is_alive(story: RunStory, place: str) -> bool:

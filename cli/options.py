@@ -376,18 +376,13 @@ def absurd_delays(made: "Plan") -> Iterator[str]:
 
 def summary(made: "Plan") -> str:
     """A plan's promise, in a line."""
-    prediction = made.prediction
-    assert prediction is not None
+    prediction, live = made.predicted, made.live_workers()
+    gpus = sum(map(made.gpus_of, live))
     return (
         f"iteration {print_time(prediction.iteration_time_s)} ({quality(prediction)}), "
-        f"bubbles {print_percent(prediction.bubble_ratio)}, {len(made.live_workers())} workers{_gpus(made)}"
+        f"bubbles {print_percent(prediction.bubble_ratio)}, {len(live)} workers"
+        f"{'' if gpus == len(live) else f' on {gpus} GPUs'}"
     )
-
-
-def _gpus(made: "Plan") -> str:
-    """On how many GPUs the live workers are, where it is not one each."""
-    gpus = sum(map(made.gpus_of, made.live_workers()))
-    return "" if gpus == len(made.live_workers()) else f" on {gpus} GPUs"
 
 
 def quality(prediction: "Prediction") -> str:
@@ -402,7 +397,6 @@ def own_proof(made: "Plan") -> Iterator[str]:
     own = made.planner.options.get(OPTION)
     if own is None:
         return
-    assert made.prediction is not None
     if not own["is_asked"]:
         why = "no time is left, or it takes no problem of so many"
         yield f"{own['solver']} was not asked for a proof of its own: {own['operations']} operations, {why}"
@@ -410,7 +404,7 @@ def own_proof(made: "Plan") -> Iterator[str]:
         yield f"{own['solver']} proves it itself: no orders of this routing take less"
     else:
         proven = f"no more than {print_time(own['lower_bound_s'])}" if own["proof"] == "bound" else "nothing"
-        bound = f"the bound is the planner's, {print_time(made.prediction.lower_bound_s)}"
+        bound = f"the bound is the planner's, {print_time(made.predicted.lower_bound_s)}"
         yield f"{own['solver']} itself proves {proven}; {bound}"
 
 

@@ -212,11 +212,12 @@ def _rows(found: "BestShapes") -> Iterator[Sequence[str]]:
     fastest = found.shapes[0]
     for one in found.shapes:
         slower = one.iteration_time_s / fastest.iteration_time_s - 1 if fastest.iteration_time_s else 0.0
+        # Its schedule and placement, and whose GPUs sit in a node where several orders were tried.
         yield (
             _name(one),
             str(one.shape.form.microbatch_size),
             "yes" if one.shape.form.recomputes else "no",
-            _way(found, one),
+            f"{one.way}, {one.way.side_by_side} in a node" if found.question.has_orders else str(one.way),
             print_time(one.iteration_time_s),
             print_number(one.memory.total_bytes / GB, 3),
             "" if one is fastest else print_percent(slower),
@@ -233,11 +234,6 @@ def _expected_rows(found: "BestShapes") -> Iterator[Sequence[str]]:
             print_share(one.goodput),
             print_time(one.priced.iteration_time_s),
         )
-
-
-def _way(found: "BestShapes", one: "PricedShape") -> str:
-    """Its schedule and placement, and whose GPUs sit in a node where several orders were tried."""
-    return f"{one.way}, {one.way.side_by_side} in a node" if found.question.has_orders else str(one.way)
 
 
 def _name(one: "PricedShape") -> str:

@@ -222,13 +222,12 @@ def reconfigure(
 
 def _change(running: "Plan", found: "Reconfiguration") -> str:
     """What was done to the pipelines, and to the time of an iteration."""
-    assert found.plan.prediction is not None
     before = "a time that the running plan does not say"
     if running.prediction is not None:
         before = print_time(running.prediction.iteration_time_s)
     return (
         f"{', '.join(found.steps) or 'nothing'}: {_pipelines(running)} become {_pipelines(found.plan)}; "
-        f"iteration {before} before, {print_time(found.plan.prediction.iteration_time_s)} after"
+        f"iteration {before} before, {print_time(found.plan.predicted.iteration_time_s)} after"
     )
 
 

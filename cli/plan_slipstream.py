@@ -8,7 +8,7 @@ import typer
 from ..schemas.errors import InvalidInputError, remark
 from ..schemas.quantities import parse_memory_limit, print_bytes, print_percent, print_time
 from ..schemas.text import counted, listed
-from .console import Common, grouped, print_document, progress
+from .console import Common, counting, grouped, print_document
 from .options import (
     ChunksOption,
     ClusterOption,
@@ -169,11 +169,8 @@ def _write_atlas(
     """Make an atlas's plans, write them, and say what they are."""
     from ..planners.plain.slipstream import atlas_of
 
-    with progress() as bar:
-        task = bar.add_task("plans", total=None)
-        made = atlas_of(
-            opening, output, max_failures, jobs, lambda done, of: bar.update(task, completed=done, total=of)
-        )
+    with counting("plans") as tell:
+        made = atlas_of(opening, output, max_failures, jobs, tell)
     if as_json:
         print_document(made)
     remark(_atlas_summary(made))

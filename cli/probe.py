@@ -15,7 +15,7 @@ from ..schemas.documents import canonical_json, read_document, write_document
 from ..schemas.errors import InvalidInputError, RuntimeFailedError, require_package
 from ..schemas.files import STANDARD_STREAM, write_bytes
 from ..schemas.quantities import parse_bytes
-from .console import Common, Output, Seed, Writes, grouped, print_json, progress
+from .console import Common, Output, Seed, Writes, counting, grouped, print_json
 
 # What commands share that run on every rank of a job: under torchrun, or as processes that they start here.
 
@@ -204,13 +204,7 @@ def links(
         return
     is_first = os.environ.get("RANK") == "0"
     profile = read_document(into, Profile) if into is not None and is_first else None
-    with progress() if is_first else nullcontext() as bar:
-        task = bar.add_task("measuring links", total=None) if bar else None
-
-        def tell(done: int, of: int) -> None:
-            if bar is not None and task is not None:
-                bar.update(task, completed=done, total=of)
-
+    with counting("measuring links") if is_first else nullcontext(lambda done, of: None) as tell:
         found = profile_links(sizes_bytes=sizes_bytes, repeat=repeat, together=together, seed=seed, tell=tell)
     if found is None:
         return

@@ -24,7 +24,7 @@ from ..schemas.profile import (
 from ..schemas.quantities import print_bytes, print_share
 from ..schemas.site import ASSUMED_NETWORK, read_cluster, with_gpu
 from .computing import ComputedOptions
-from .console import Common, Output, Seed, Writes, emit, grouped, print_table, progress, wrote
+from .console import Common, Output, Seed, Writes, counting, emit, grouped, print_table, wrote
 from .job import gives
 from .probe import links
 from .profile_refine import compare, refine
@@ -251,11 +251,8 @@ def _measured(name: str, form: FormOptions, how: MeasureOptions, seed: int, outp
 
     given = form.given()
     try:
-        with progress() as bar:
-            task = bar.add_task(f"measuring {name}", total=None)
-            return profile_measured(
-                name, **given, **vars(how), seed=seed, tell=lambda done, of: bar.update(task, completed=done, total=of)
-            )
+        with counting(f"measuring {name}") as tell:
+            return profile_measured(name, **given, **vars(how), seed=seed, tell=tell)
     except DoesNotFitError as error:
         if error.partial is not None and output != STANDARD_STREAM:
             kept = partial_name(output)
@@ -281,7 +278,9 @@ app.command("compare")(compare)
 def print_layers(profile: "Profile") -> None:
     """Print what each layer costs, for people; ± is half the width of the middle half of the readings of F, I and W."""
     costs = [cost for layer in profile.layers for cost in layer.costs]
-    degrees, times = sorted({cost.tensor_parallel for cost in costs}), _times_shown(costs)
+    degrees = sorted({cost.tensor_parallel for cost in costs})
+    # A full backward pass is shown where any layer says what it takes.
+    times = TIMES if all(cost.backward_s is None for cost in costs) else {**ALL_PASSES, "step": TIMES["step"]}
     columns = (*(f"{kind} ms" for kind in times), "±", "held MB", "stash", "weights")
     columns = ("layer", *(("TP",) if len(degrees) > 1 else ()), *columns)
     # Neighbours that differ in nothing but their number have one row.
@@ -299,13 +298,6 @@ def print_layers(profile: "Profile") -> None:
     said = ", ".join([str(profile.model.get("dtype", "fp32")), *form])
     origin = "computed for" if profile.origin == "analytic" else "measured on"
     remark(f"{origin} {profile.device.name}, {said}; micro-batches of {profile.microbatch_size}{sequences}")
-
-
-def _times_shown(costs: Sequence[LayerCost]) -> dict[str, str]:
-    """The times in the table, by their headings: a full backward pass is there where any layer says what it takes."""
-    if all(cost.backward_s is None for cost in costs):
-        return TIMES
-    return {**ALL_PASSES, "step": TIMES["step"]}
 
 
 def _title(place: int, layer: Layer) -> str:

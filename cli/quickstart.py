@@ -1,7 +1,6 @@
 """`rtk quickstart`: what rtk does, shown on this machine in about a minute."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.quantities import print_change, print_time
-from .console import Common, Seed, grouped, print_json, print_table, progress
+from .console import Common, Seed, counting, grouped, print_json, print_table
 
 if TYPE_CHECKING:
     from ..whole_flow import QuickstartResult
@@ -32,7 +31,7 @@ def command(
     """
     from ..whole_flow import quickstart
 
-    found = quickstart(folder, seed, _showing, simulated=simulate)
+    found = quickstart(folder, seed, counting, simulated=simulate)
     if common.as_json:
         print_json(_document(found))
         return
@@ -74,10 +73,3 @@ def _document(found: "QuickstartResult") -> dict[str, object]:
         "largest_difference": found.largest_difference,
         "conclusion": found.conclusion,
     }
-
-
-@contextmanager
-def _showing(what: str) -> Iterator[Callable[[int, int], None]]:
-    with progress() as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)

@@ -6,7 +6,7 @@ import typer
 
 from ..schemas.errors import InfeasibleError, remark
 from ..schemas.quantities import print_share
-from .console import Common, grouped, print_json, print_table, progress
+from .console import Common, counting, grouped, print_json, print_table
 
 HEADINGS = ("policy", "mean", "25 %", "median", "75 %", "least", "most", "best in", "cannot train")
 KEYS = ("mean", "lower_quartile", "median", "upper_quartile", "min", "max", "best_share")  # of the columns
@@ -38,9 +38,8 @@ def command(
     """
     from ..sweeping import sweep
 
-    with progress() as bar:
-        task = bar.add_task("replays", total=None)
-        summary = sweep(spec, output, jobs, executor, lambda done, of: bar.update(task, completed=done, total=of))
+    with counting("replays") as tell:
+        summary = sweep(spec, output, jobs, executor, tell)
     impossible, replays = summary["impossible"], summary["replays"]
     if impossible:
         remark(f"{len(impossible)} of {len(impossible) + len(replays)} cannot be: {impossible[0]['why']}")

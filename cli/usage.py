@@ -68,9 +68,17 @@ def stray_word(group: Any, ctx: Any, word: str) -> InvalidInputError:
     """The error for a word in a command's place that is none."""
     names, path = group.list_commands(ctx), ctx.command_path
     if is_file(word):
-        return _file_in_place_of_command(word, names, path)
+        from ..schemas.remedies import uses_of
+
+        if path == "rtk":
+            fix = f"say what to do with it: {joined(uses_of(word), 'or')}"
+        else:
+            fix = f"name a command first, such as `{path} {names[0]} {word} …`; there are {joined(names)}"
+        return InvalidInputError(f"{shown(word)} is a file, not a command of {path}", where=path, fix=fix)
     return InvalidInputError(
-        f"{path} has no command {shown(word)}", where=path, fix=did_you_mean(word, names, _commands(path, names))
+        f"{path} has no command {shown(word)}",
+        where=path,
+        fix=did_you_mean(word, names, f"there are {joined(names)}; `{path} -h` says what they do"),
     )
 
 
@@ -83,20 +91,6 @@ def shown(value: Any) -> str:
     """A value in a message, cut where it is long, without control characters."""
     text = repr(value)
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
-
-
-def _file_in_place_of_command(word: str, names: list[str], path: str) -> InvalidInputError:
-    from ..schemas.remedies import uses_of
-
-    if path == "rtk":
-        fix = f"say what to do with it: {joined(uses_of(word), 'or')}"
-    else:
-        fix = f"name a command first, such as `{path} {names[0]} {word} …`; there are {joined(names)}"
-    return InvalidInputError(f"{shown(word)} is a file, not a command of {path}", where=path, fix=fix)
-
-
-def _commands(path: str, names: list[str]) -> str:
-    return f"there are {joined(names)}; `{path} -h` says what they do"
 
 
 def _look(path: str) -> str:
@@ -153,17 +147,15 @@ def _wrong_value(error: Any, param: Any, path: str) -> InvalidInputError:
         return InvalidInputError(f"{name}: {error.message}", where=name, fix=_look(path))
     value, choices = problems[0]["input"], choices_of(param)
     if choices:
-        short = next((choice for choice in choices if _initials(choice) == str(value).lower()), None)
+        short = next(
+            (choice for choice in choices if "".join(part[:1] for part in choice.split("-")) == str(value).lower()),
+            None,
+        )
         meant = f"did you mean {short}?" if short else did_you_mean(str(value), choices, "take one of them", 0.4)
         what, fix = joined(choices, "or"), meant
     else:
         what, fix = _number_words(param, range_of(param)), _look(path)
     return InvalidInputError(f"{name} takes {what}, not {shown(value)}", where=name, fix=fix)
-
-
-def _initials(name: str) -> str:
-    """`zb` of zero-bubble."""
-    return "".join(part[:1] for part in name.split("-"))
 
 
 def _number_words(param: Any, limits: str) -> str:

@@ -194,13 +194,8 @@ def _row(param: Any) -> tuple[str, str]:
     names = ", ".join(sorted(param.opts, key=len))
     if not param.is_flag:
         names += f" {metavar(param)}"
-    return names, "  ".join(filter(None, (param.help or "", _notes(param))))
-
-
-def _notes(param: Any) -> str:
-    """`[default: 1; 1 or more]`: what the text does not say."""
-    found = "; ".join(_remarks(param))
-    return f"[{found}]" if found else ""
+    found = "; ".join(_remarks(param))  # `default: 1; 1 or more`: what the text does not say
+    return names, "  ".join(filter(None, (param.help or "", f"[{found}]" if found else "")))
 
 
 def _remarks(param: Any) -> Iterator[str]:

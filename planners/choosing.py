@@ -120,9 +120,11 @@ def plan_chosen(
     is_direct = transport == "direct"
 
     def told(one: Shape, plan: Plan | InfeasibleError, worth_s: float | None) -> dict[str, Any]:
-        return {**_row(one, plan), **({"direct_s": worth_s} if is_direct and worth_s is not None else {})}
+        direct = {"direct_s": worth_s} if is_direct and worth_s is not None else {}
+        return {"placement": one.placement, "chunks": one.chunks, **worth_of(plan), **direct}
 
-    return best_compared(OPTION, shapes, make, direct_time_s if is_direct else _time_s, told)
+    worth = direct_time_s if is_direct else lambda plan: plan.predicted.iteration_time_s
+    return best_compared(OPTION, shapes, make, worth, told)
 
 
 def best_compared(
@@ -273,21 +275,11 @@ def _attempt(tried: Tried, make: Callable[[Tried], Plan]) -> Plan | InfeasibleEr
         return error
 
 
-def _time_s(plan: Plan) -> float:
-    assert plan.prediction is not None
-    return plan.prediction.iteration_time_s
-
-
-def _row(shape: Shape, plan: Plan | InfeasibleError) -> dict[str, Any]:
-    return {"placement": shape.placement, "chunks": shape.chunks, **worth_of(plan)}
-
-
 def worth_of(plan: Plan | InfeasibleError) -> dict[str, Any]:
     """What a comparison writes into the plan of one that it has tried, beside its name."""
     if isinstance(plan, InfeasibleError):
         return {"refusal": plan.what}
-    prediction = plan.prediction
-    assert prediction is not None
+    prediction = plan.predicted
     return {
         "iteration_time_s": prediction.iteration_time_s,
         "lower_bound_s": prediction.lower_bound_s,

@@ -149,19 +149,18 @@ def plan_at_degrees(choice: DegreeChoice, make: Callable[[Degrees], Plan]) -> Pl
         choice.tried,
         make,
         lambda plan: _worth(plan, choice.cluster),
-        lambda degree, plan, _: _row(degree, choice.shape, plan),
+        lambda degree, plan, _: {
+            "tensor_parallel": degree,
+            "gpus": replace(choice.shape, tensor_parallel=degree).gpus,
+            **worth_of(plan),
+        },
     )
 
 
 def _worth(plan: Plan, cluster: "Cluster | None") -> float:
     """What degrees are compared by: with a cluster the iteration, in s; without one its GPU-seconds."""
-    assert plan.prediction is not None
     gpus = 1 if cluster is not None else sum(map(plan.gpus_of, plan.workers))
-    return plan.prediction.iteration_time_s * gpus
-
-
-def _row(degree: Degrees, shape: Shape, plan: Plan | InfeasibleError) -> dict[str, Any]:
-    return {"tensor_parallel": degree, "gpus": replace(shape, tensor_parallel=degree).gpus, **worth_of(plan)}
+    return plan.predicted.iteration_time_s * gpus
 
 
 @contextmanager

@@ -580,21 +580,28 @@ def measure_profile(
         )
         whole = measure_layers(bench, model.layers, model.loss)
         shares = [_measure_shares(bench, model, whole, degree, intra_node) for degree in higher]
-    layers = _measured_layers(model.layers, [whole, *shares])
-    unique = {id(parameter): parameter.numel() for layer in model.layers for parameter in layer.parameters()}
-    names = {"name": model.name, "parameters": sum(unique.values()), "vocabulary": model.vocabulary}
-    profile = Profile(
-        layers=tuple(layers.values()),
-        model={**names, **model.form.options(), **_gradients_of(layers.values())},
-        origin="measured",
-        device=_describe_device(where, threads),
-        microbatch_size=model.microbatch_size,
-        sequence_length=model.sequence_length,
-        network=Network(intra_node=intra_node),
-    )
+    layers = list(_measured_layers(model.layers, [whole, *shares]))
+    profile = _profile_of(model, layers, _describe_device(where, threads), Network(intra_node=intra_node))
     if len(layers) < len(model.layers):
         raise _does_not_fit(model.layers, [whole, *shares], profile)
     return profile
+
+
+def _profile_of(model: Model, layers: Sequence[Layer], device: Device, network: Network) -> Profile:
+    """A profile of those layers of a model that were measured."""
+    unique = {id(parameter): parameter.numel() for layer in model.layers for parameter in layer.parameters()}
+    names = {"name": model.name, "parameters": sum(unique.values()), "vocabulary": model.vocabulary}
+    # In which numbers gradients are kept, where these are others than the parameters', as computed profiles say it.
+    gradients = {"gradients": "fp32"} if any(layer.gradient_bytes is not None for layer in layers) else {}
+    return Profile(
+        layers=tuple(layers),
+        model={**names, **model.form.options(), **gradients},
+        origin="measured",
+        device=device,
+        microbatch_size=model.microbatch_size,
+        sequence_length=model.sequence_length,
+        network=network,
+    )
 
 
 def _measure_shares(
@@ -619,14 +626,14 @@ def _measure_shares(
     return found
 
 
-def _measured_layers(layers: Sequence[nn.Module], found: Sequence[LayerMeasurements]) -> dict[int, Layer]:
-    """The profile's layers by place: those measured at all degrees."""
-    ties, measured = tied(layers), {}
+def _measured_layers(layers: Sequence[nn.Module], found: Sequence[LayerMeasurements]) -> Iterator[Layer]:
+    """The profile's layers: those measured at all degrees."""
+    ties = tied(layers)
     for place, layer in enumerate(layers):
         if all(place in one.costs for one in found):
             held, tie, parameters = found[0].held[place], ties.get(place), list(layer.parameters())
             trained_bytes = sum(parameter.nbytes for parameter in parameters if parameter.requires_grad)
-            measured[place] = Layer(
+            yield Layer(
                 costs=tuple(one.costs[place] for one in found),
                 name=_name(place, layer),
                 parameter_bytes=sum(parameter.nbytes for parameter in parameters),
@@ -639,12 +646,6 @@ def _measured_layers(layers: Sequence[nn.Module], found: Sequence[LayerMeasureme
                 tied_state_bytes=_state_of(tie[1], trained_bytes, held.state_bytes) if tie else None,
                 gradient_bytes=held.gradient_bytes if held.gradient_bytes != trained_bytes else None,
             )
-    return measured
-
-
-def _gradients_of(layers: Iterable[Layer]) -> dict[str, str]:
-    """In which numbers gradients are kept, where these are others than the parameters', as computed profiles say it."""
-    return {"gradients": "fp32"} if any(layer.gradient_bytes is not None for layer in layers) else {}
 
 
 def _state_of(tied_bytes: int, trained_bytes: int, state_bytes: int) -> float:

@@ -175,7 +175,8 @@ def main(number: str, *preload: str) -> None:
         with suppress(Exception):  # it may be broken in any way
             importlib.import_module(module)
     gc.freeze()  # a collection would write to every object, and so to memory that all share
-    threads = _threads()
+    tasks = Path("/proc/self/task")  # those of libraries are there, too
+    threads = len([*tasks.iterdir()]) if tasks.exists() else threading.active_count()
     with socket.socket(fileno=int(number)) as connection:
         birth = _serve(connection)
     if birth is not None:
@@ -293,12 +294,6 @@ def _take(files: Mapping[int, int]) -> None:
     for number, file in moved.items():
         os.dup2(file, number)
         os.close(file)
-
-
-def _threads() -> int:
-    """How many threads this process has, also those of libraries where the system tells."""
-    tasks = Path("/proc/self/task")
-    return len([*tasks.iterdir()]) if tasks.exists() else threading.active_count()
 
 
 if __name__ == "__main__":

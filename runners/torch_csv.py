@@ -181,12 +181,11 @@ def from_torch_csv(text: str, source: str) -> TorchOrders:
         raise InvalidInputError(what, where=first_at[last], fix="number the stages from 0, each on one rank")
     placement = tuple(tuple(sorted({one.stage for one in row})) for row in rows)
     is_plain = placement == plain_placement(len(rows))
-    orders = (_as_operations(row, several=len(held) > 1) for row, held in zip(rows, placement, strict=True))
+    orders = (
+        tuple(Operation(kind, 0, microbatch, stage if (len(held) > 1) else None) for stage, kind, microbatch in row)
+        for row, held in zip(rows, placement, strict=True)
+    )
     return TorchOrders(tuple(orders), None if is_plain else placement, tuple(map(frozenset, pairs)))
-
-
-def _as_operations(row: Sequence[TorchToken], several: bool) -> tuple[Operation, ...]:
-    return tuple(Operation(kind, 0, microbatch, stage if several else None) for stage, kind, microbatch in row)
 
 
 def orders_of(plan: Plan, pipeline: int = 0) -> list[list[TorchToken]]:

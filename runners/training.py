@@ -371,6 +371,8 @@ class JobConfig:
     tp_across: bool = False
     lower_degree: bool = False
     profile: str | None = None
+    min_workers: int | None = None
+    join_wait_s: float = 10.0
 
 
 def checkpoints_due(every: int | str) -> tuple[int, float | None]:

@@ -6,7 +6,7 @@ limits by, and counts layer by layer.
 
 from .check import Violation
 from .plan import Plan, Worker
-from .profile import Layer, Profile
+from .profile import Profile, gradient_share
 from .quantities import print_bytes
 
 ROUNDING = 1e-9
@@ -25,7 +25,11 @@ def check_memory(plan: Plan, profile: Profile) -> list[Violation]:
     memory_bytes = profile.device.memory_bytes
     if memory_bytes is None or plan.prediction is None or not plan.shards_optimizer:
         return []
-    numbers = {worker.place: _numbers(plan, worker) for worker in plan.workers if not worker.failed}
+    numbers = {
+        worker.place: [number for first, stop in plan.layers_of(worker) for number in range(first, stop)]
+        for worker in plan.workers
+        if not worker.failed
+    }
     problems = []
     for n, (worker, peak_bytes) in enumerate(zip(plan.workers, plan.prediction.peak_memory_bytes, strict=True)):
         if worker.failed:
@@ -43,10 +47,6 @@ def check_memory(plan: Plan, profile: Profile) -> list[Violation]:
     return problems
 
 
-def _numbers(plan: Plan, worker: Worker) -> list[int]:
-    return [number for first, stop in plan.layers_of(worker) for number in range(first, stop)]
-
-
 def _static_bytes(plan: Plan, worker: Worker, profile: Profile, own: list[int], part: float) -> float:
     """What a GPU of a worker holds all the time, with such a part of the optimizer's state."""
     total, copies = 0.0, 2.0 if plan.optimizer == "staggered" else 1.0  # one is kept to undo a step
@@ -56,17 +56,13 @@ def _static_bytes(plan: Plan, worker: Worker, profile: Profile, own: list[int], 
         tied = layer.tied_to in own
         parameters = layer.parameter_bytes - (layer.tied_bytes or 0.0 if tied else 0.0)
         state = layer.state_bytes - (layer.tied_state_bytes or 0.0 if tied else 0.0)
-        gradients = parameters * _ratio(layer)
+        gradients = parameters * gradient_share(layer)
         total += parameters + gradients + part * (copies * (state - gradients) + (copies - 1) * parameters)
         # A matrix that several layers use is whole with all peers: what was left out of it above.
         users = [layer] if layer.tied_to is not None and not tied else []
         users += [other for other in shared if other.tied_to == number][:1]
         for other in users:
             parameters, state = other.tied_bytes or 0.0, other.tied_state_bytes or 0.0
-            moments = max(0.0, state - parameters * _ratio(other))
+            moments = max(0.0, state - parameters * gradient_share(other))
             total += (1 - part) * (copies * moments + (copies - 1) * parameters)
     return total / plan.gpus_of(worker)
-
-
-def _ratio(layer: Layer) -> float:
-    return layer.gradient_bytes / layer.parameter_bytes if layer.gradient_bytes and layer.parameter_bytes else 1.0

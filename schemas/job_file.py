@@ -225,6 +225,7 @@ WITHOUT_KEY = frozenset({
     "--link-delay", "--slow", "--slow-link", "--failed", "--failures", "--max-failures", "--failure-unit", "--from",
     "--solver", "--time-limit", "--require-optimal", "--jobs", "--inject", "--resume", "--worker", "--coordinator",
     "--interface", "--secret-file", "--patience", "--listen", "--log", "--standby", "--jitter", "--regroup",
+    "--min-workers", "--join-wait",
     "--json", "--quiet", "--debug", "--force",
 })  # fmt: skip
 

@@ -12,10 +12,10 @@ LedgerClass = Literal["useful", "slow", "redone", "checkpoint", "detection", "re
 
 # What each class is; the page, the documentation and every document say it in these words.
 CLASSES: dict[LedgerClass, str] = {
-    "useful": "iterations that counted in the end, at the job's own healthy speed",
+    "useful": "iterations that counted in the end, at the job's own healthy speed, and evaluations of the model",
     "slow": "what iterations that counted took beyond that: those that were over 10 % above the healthy time",
-    "redone": "iterations lost when the job went back to a checkpoint: their first doing is what is lost, the doing "
-    "that the job kept is useful",
+    "redone": "iterations and evaluations lost when the job went back to a checkpoint: their first doing is what is "
+    "lost, the doing that the job kept is useful",
     "checkpoint": "training stood still while a checkpoint was saved",
     "detection": "from the last sign of progress to the first line that says that something is wrong; where a "
     "time-out or a watchdog speaks later than the first error, up to that",
@@ -24,7 +24,7 @@ CLASSES: dict[LedgerClass, str] = {
     "load": "building the model, loading the checkpoint, and what an attempt's first iterations take beyond the "
     "healthy time (compilation, first use of communicators)",
     "idle": "between attempts: in the queue, or nobody has restarted the job",
-    "unknown": "the log does not say: evaluation, or a pause between iterations without a word",
+    "unknown": "the log does not say: a pause between iterations without a word",
 }
 DEFINITIONS: dict[str, str] = {
     "goodput": "useful GPU-seconds over all GPU-seconds of the span. What google's ml-goodput-measurement calls "
@@ -212,6 +212,8 @@ class GoodputLedger:
         lines: what was read.
         warnings: what a reader should know before believing any of it.
         definitions: what the words mean.
+        evaluations: how often the model was evaluated.
+        evaluation_gpu_s: of the useful time, what that took.
     """
 
     begin_s: Seconds | None
@@ -228,6 +230,8 @@ class GoodputLedger:
     lines: LineCount
     warnings: tuple[str, ...]
     definitions: dict[str, str]
+    evaluations: Index = 0
+    evaluation_gpu_s: Seconds = 0.0
 
     FORMAT: ClassVar[str] = "rtk.ledger"
     OPTIONAL: ClassVar[frozenset[str]] = frozenset()

@@ -293,6 +293,12 @@ class Plan(Displayed):
     OPTIONAL: ClassVar[frozenset[str]] = frozenset({"prediction"})
     __pydantic_config__: ClassVar[Any] = STRICT
 
+    @property
+    def predicted(self) -> Prediction:
+        """The prediction of a plan that is known to have one, as each that a planner has made does."""
+        assert self.prediction is not None
+        return self.prediction
+
     @cached_property
     def template_by_name(self) -> dict[str, Template]:
         """The templates by name."""
@@ -391,6 +397,10 @@ class Plan(Displayed):
     def layers_of(self, worker: Worker) -> tuple[Layers, ...]:
         """The layers that a worker holds: ranges, ascending, with others between them."""
         return merged_ranges(stage.layers for stage in self.stages_of(worker))
+
+    def holds_last(self, worker: Worker) -> bool:
+        """Whether a worker holds the model's last layer."""
+        return self.stages_of(worker)[-1].layers[1] == self.total_layers()
 
     def limit_bytes(self, worker: Worker) -> float | None:
         """A worker's memory limit for activations, in bytes."""

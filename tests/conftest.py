@@ -3,16 +3,21 @@
 And what tests of several folders share.
 """
 
+import compileall
 import gc
 import os
 import signal
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
 
 # The emulated network is not in the wheel; against that, what needs it is not even read.
 IN_CHECKOUT_ONLY = ["test_detours.py", "test_examination.py", "test_sidesteps.py", "test_slow_network.py"]
@@ -35,6 +40,18 @@ for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """rtk is compiled once, before workers begin: else each process of the tests would do so, a second of each.
+
+    Where the environment forbids Python to keep what it compiles (PYTHONDONTWRITEBYTECODE, as in many containers), it
+    is read all the same.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    for package in PACKAGES:
+        compileall.compile_dir(ROOT.joinpath(*package.split(".")[1:]), maxlevels=0, quiet=2)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: tests of real processes mostly wait."""
     return len(os.sched_getaffinity(0)) + 1
@@ -45,12 +62,15 @@ def pytest_collection() -> Iterator[None]:
     """What is loaded to collect tests stays: looking for garbage in it again and again takes every process seconds.
 
     And torch computes alone in each process of the tests. Its threads wait for each other by spinning: where others
-    compute as well, small models take 40 times as much of the processors as one thread does.
+    compute as well, small models take 40 times as much of the processors as one thread does. And the tests' own files
+    are kept as pytest has compiled them, whatever the environment says, for the next time.
     """
     gc.disable()
+    keeps_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
         return (yield)
     finally:
+        sys.dont_write_bytecode = keeps_nothing
         gc.freeze()
         gc.enable()
         if torch := sys.modules.get("torch"):

@@ -411,7 +411,7 @@ def pipeline_changes(a: Plan, b: Plan) -> Iterator[Difference]:
             words = f"micro-batches of {name}: {becomes(before.microbatches, after.microbatches, 'count')}"
             yield Difference(f"{path}/microbatches", "pipeline", before.microbatches, after.microbatches, words)
         if _has_own_links(a, k) or _has_own_links(b, k):
-            yield from _links(_effective_links(a, k), _effective_links(b, k), f"{path}/links", "pipeline", name)
+            yield from _links(a.links_of(k), b.links_of(k), f"{path}/links", "pipeline", name)
     for k, gone in enumerate(a.pipelines[common:], start=common):
         yield Difference(f"/pipelines/{k}", "pipeline", gone.template, None, f"pipeline {k} is gone: {_describe(gone)}")
     for k, new in enumerate(b.pipelines[common:], start=common):
@@ -422,13 +422,8 @@ def _describe(pipeline: Pipeline) -> str:
     return f"template {pipeline.template}, {pipeline.microbatches} micro-batches"
 
 
-def _effective_links(plan: Plan, pipeline: int) -> Sequence[Link]:
-    own = plan.pipelines[pipeline].links
-    return plan.template_of(pipeline).links if own is None else own
-
-
 def _has_own_links(plan: Plan, pipeline: int) -> bool:
-    return _effective_links(plan, pipeline) != plan.template_of(pipeline).links
+    return plan.links_of(pipeline) != plan.template_of(pipeline).links
 
 
 def worker_changes(a: Plan, b: Plan) -> Iterator[Difference]:

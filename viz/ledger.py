@@ -53,7 +53,7 @@ def sentence(ledger: GoodputLedger) -> str:
 def ledger_facts(ledger: GoodputLedger) -> list[str]:
     """Lines beneath the title."""
     gpus = sorted({one.gpus for one in ledger.attempts if one.gpus is not None})
-    on = f" on {' or '.join(map(str, gpus))} GPUs" if gpus else ""
+    on = f" on {' or '.join(map(str, gpus))} GPU{'s' * (gpus != [1])}" if gpus else ""
     saves = ledger.saves
     kept = f", {ledger.iterations_skipped} of them without an update" if ledger.iterations_skipped else ""
     facts = [
@@ -65,6 +65,10 @@ def ledger_facts(ledger: GoodputLedger) -> list[str]:
     if saves.count and saves.pause_s is not None:
         every = "" if saves.every_s is None else f", one every {print_span(saves.every_s)}"
         facts.append(f"{counted(saves.count, 'checkpoint')}{every}, {print_span(saves.pause_s)} each")
+    if ledger.evaluations:
+        hours = f"{print_amount(ledger.evaluation_gpu_s / HOUR_S)} {ledger.unit}, counted as useful"
+        told = hours if ledger.evaluation_gpu_s else "the log does not tell how long they took"
+        facts.append(f"{counted(ledger.evaluations, 'evaluation')}: {told}")
     lines = ledger.lines
     formats = ", ".join(sorted({one for one in lines.formats.values() if one is not None}))
     facts.append(
@@ -93,7 +97,7 @@ def segments_of(attempt: JobAttempt) -> list[Segment]:
     noticed_s = attempt.noticed_s
     if noticed_s is None:
         noticed_s = min(progress_s + attempt.time.detection_gpu_s / gpus, attempt.until_s)
-    end_s = max(noticed_s, attempt.end_s)
+    end_s = max(noticed_s, attempt.until_s - attempt.time.idle_gpu_s / gpus)  # what passed until then was restart
     found: list[Segment] = [
         ("restart", attempt.begin_s, training_s),
         ("useful", training_s, progress_s - lost_s),

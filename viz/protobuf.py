@@ -66,7 +66,8 @@ def number(field: int, values: "Values | int", where: "Values | None" = None) ->
 def fixed64(field: int, values: "Values", where: "Values | None" = None) -> MessageRows:
     """A field of the type `fixed64`, of integers, or `double`; `where` as of `number`."""
     data = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).view(np.uint8)
-    return _field(field, FIXED64, [_whole(data.reshape(len(values), 8))], where)
+    rows = data.reshape(len(values), 8)
+    return _field(field, FIXED64, [MessageRows(rows, np.ones(rows.shape, dtype=bool))], where)
 
 
 def text(field: int, values: Sequence[str]) -> MessageRows:
@@ -109,7 +110,3 @@ def _varints(values: "Values") -> MessageRows:
     digits = (left & np.uint64((1 << _BITS) - 1)).astype(np.uint8)
     digits[:, :-1] |= kept[:, 1:].astype(np.uint8) << _BITS
     return MessageRows(digits, kept)
-
-
-def _whole(rows: "NDArray[np.uint8]") -> MessageRows:
-    return MessageRows(rows, np.ones(rows.shape, dtype=bool))

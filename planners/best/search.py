@@ -21,7 +21,7 @@ from ...schemas.errors import InfeasibleError, NoRoomError
 from ...schemas.network import PipelineSeats, seated_in
 from ...schemas.orders import LeanSchedule
 from ...schemas.placement import links_crossed
-from ...schemas.plan import Link, Pipeline, Plan, Planner, Stage, Template, Worker
+from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.profile import Connection, Network, Profile, SideBySide
 from ...schemas.quantities import print_bytes, print_change
 from ...schemas.sharded import OptimizerShare
@@ -295,8 +295,9 @@ class ShapeSearch:
                     heappush(queue, (self._way_s(shape, self.question.ways[own]), SearchStep.WAY, number, own, None))
             else:
                 further = self._further(step, number, which)
-                if further is None:
-                    self._refuse(number)
+                if further is None:  # one of the shape's ways does not fit
+                    self._open[number] -= 1
+                    self.too_large += self._open[number] == 0
                 else:
                     value_s, step, found = further
                     heappush(queue, (max(bound_s, value_s), step, number, which, found))
@@ -372,9 +373,11 @@ class ShapeSearch:
         try:
             limits_bytes = shape.form.limits_bytes(template, shape.held_shards)
         except NoRoomError:
-            self._note(shape, template)
+            # What its fullest GPU would hold, with one micro-batch under way.
+            columns = (shape.form.with_one(template, column, shape.held_shards) for column in template.columns)
+            self._need(shape, max(one.total_bytes for one in columns))
             raise
-        delays_s = {link: one.delay_s for link, one in _links(template)}
+        delays_s = {link: one.delay_s for link, one in zip(links_crossed(template), template.links, strict=True)}
         return with_overlap(with_limits_and_delays(template, limits_bytes, delays_s), profile, shape.asked(way))
 
     def _ways(self, shape: JobShape) -> list[int]:
@@ -411,16 +414,6 @@ class ShapeSearch:
             key=lambda one: one.total_bytes,
         )
         return PricedShape(shape, way, time_s, _parts(plan, way, time_s), memory)
-
-    def _refuse(self, number: int) -> None:
-        """One of a shape's ways does not fit."""
-        self._open[number] -= 1
-        self.too_large += self._open[number] == 0
-
-    def _note(self, shape: JobShape, template: Template) -> None:
-        """What the fullest GPU would hold of a shape that does not fit, with one micro-batch under way."""
-        columns = (shape.form.with_one(template, column, shape.held_shards) for column in template.columns)
-        self._need(shape, max(one.total_bytes for one in columns))
 
     def _need(self, shape: JobShape, needed_bytes: float) -> None:
         if self.least_needed is None or needed_bytes < self.least_needed[0]:
@@ -478,11 +471,6 @@ def _shapes_of(question: BestQuestion) -> Iterator[JobShape]:
                         yield JobShape(form, degree, pp, dp, total // dp, shards, question.holders)
 
 
-def _links(template: Template) -> Iterator[tuple[int, Link]]:
-    """The links by their columns."""
-    return zip(links_crossed(template), template.links, strict=True)
-
-
 def _unordered(template: Template, microbatches: int) -> Plan:
     """One of many pipelines alike, without orders."""
     return Plan(
@@ -512,8 +500,7 @@ def _planned(template: Template, microbatches: int, way: ShapeWay) -> tuple[Plan
         found = evaluate(plan)
         return plan, found.makespan_s, found.peak_memory_bytes
     plan = with_placed_pipelines(one, split=way.schedule == "zero-bubble", effort=EFFORT)
-    assert plan.prediction is not None
-    return plan, plan.prediction.iteration_time_s, plan.prediction.peak_memory_bytes
+    return plan, plan.predicted.iteration_time_s, plan.predicted.peak_memory_bytes
 
 
 def _parts(plan: Plan, way: ShapeWay, time_s: float) -> ShapeTime:

@@ -120,8 +120,7 @@ def bound_of_run(run: MeasuredPipeline) -> BubbleBound:
         InvalidInputError: the orders are not whole, or deadlock.
     """
     own, bare = run.planned(), run.planned(with_delays=False)
-    assert own.prediction is not None and bare.prediction is not None
-    modelled_s = own.prediction.iteration_time_s
+    modelled_s = own.predicted.iteration_time_s
     tried = [
         BubbleChange(kind, what, time_s, modelled_s - time_s, assumes)
         for kind, what, time_s, assumes in _tried(run, own)
@@ -133,9 +132,9 @@ def bound_of_run(run: MeasuredPipeline) -> BubbleBound:
     return BubbleBound(
         schedule=schedule_of(run.orders, run.placement, run.microbatches),
         modelled_s=modelled_s,
-        dependency_s=bare.prediction.iteration_time_s,
-        dependency_bubble_ratio=bare.prediction.bubble_ratio,
-        lower_bound_s=bare.prediction.lower_bound_s,
+        dependency_s=bare.predicted.iteration_time_s,
+        dependency_bubble_ratio=bare.predicted.bubble_ratio,
+        lower_bound_s=bare.predicted.lower_bound_s,
         even_ratio=(len(run.placement) - 1) / (run.chunks * run.microbatches),
         changes=tuple(list(best.values())[:TOLD]),
         tried=len(tried),
@@ -157,11 +156,11 @@ def _tried(run: MeasuredPipeline, own: Plan) -> Iterator[Tried]:
     stages = run.profile.layers
     if len({layer.costs for layer in stages}) > 1:
         even = replace(run.profile, layers=tuple(Layer((_mean(stages),)) for _ in stages))
-        time_s = _iteration_s(run.planned(profile=even))
+        time_s = run.planned(profile=even).predicted.iteration_time_s
         yield "cut", "cut the model so that all stages take equally long", time_s, EVENLY
     if any(run.sums_s):
         hidden = replace(run, sums_s=[0.0] * len(run.sums_s))
-        time_s = _iteration_s(hidden.planned())
+        time_s = hidden.planned().predicted.iteration_time_s
         yield "sum", "hide the sums of gradients behind computing", time_s, "they take nothing from computing"
 
 
@@ -192,7 +191,8 @@ def _schedules(run: MeasuredPipeline) -> Iterator[Tried]:
         yield from _scheduled(
             run, run.profile, run.shape(), schedule, f"schedule by {schedule}", assumes if "zero" in schedule else ""
         )
-    halves = replace(run.profile, layers=tuple(half for layer in run.profile.layers for half in _halves(layer)))
+    halved = [_scaled(layer, 0.5, 0.5) for layer in run.profile.layers]
+    halves = replace(run.profile, layers=tuple(half for layer in halved for half in (layer, layer)))
     even, words = "each stage's layers halve evenly", "two virtual stages a worker"
     loop, v = (replace(run.shape(), placement=placement, chunks=2) for placement in TWO_STAGES)
     yield from _scheduled(run, halves, loop, "1f1b", f"schedule by interleaved 1F1B, {words}", even)
@@ -209,7 +209,7 @@ def _scheduled(
         plan = run.priced(plan_pipeline(profile, shape, schedule, HEURISTIC))
     except RtkError:  # such as a placement that is none of so few workers
         return
-    yield "schedule", words, _iteration_s(plan), assumes
+    yield "schedule", words, plan.predicted.iteration_time_s, assumes
 
 
 def _more_microbatches(run: MeasuredPipeline) -> Iterator[Tried]:
@@ -223,23 +223,11 @@ def _more_microbatches(run: MeasuredPipeline) -> Iterator[Tried]:
         yield "micro-batches", words, time_s, assumes
 
 
-def _iteration_s(plan: Plan) -> float:
-    assert plan.prediction is not None
-    return plan.prediction.iteration_time_s
-
-
-def _halves(layer: Layer) -> tuple[Layer, Layer]:
-    half = _scaled(layer, 0.5)
-    (cost,) = half.costs
-    half = replace(half, costs=(replace(cost, optimizer_s=layer.costs[0].optimizer_s / 2),))
-    return half, half
-
-
-def _scaled(layer: Layer, factor: float) -> Layer:
-    """A layer whose passes take other times; its step takes as long as before."""
+def _scaled(layer: Layer, factor: float, of_step: float = 1.0) -> Layer:
+    """A layer whose passes, and whose step, take so many times as long."""
     (cost,) = layer.costs
     forward_s, input_s, weight_s = (getattr(cost, name) * factor for name in PASSES.values())
-    return replace(layer, costs=(LayerCost(forward_s, input_s, weight_s, cost.optimizer_s),))
+    return replace(layer, costs=(LayerCost(forward_s, input_s, weight_s, cost.optimizer_s * of_step),))
 
 
 def _mean(layers: Sequence[Layer]) -> LayerCost:

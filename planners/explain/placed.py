@@ -16,7 +16,7 @@ import numpy as np
 from ..placement.bounds import SeatBound, lower_bound
 from ..placement.problem import PlacedProblem, SeatOrders, ordered_placed_problem, work_s
 from ..placement.scheduler import SeatScheduler, fits
-from ..placement.search import PlacedSolution, solve
+from ..placement.search import solve
 from ..scheduling.evaluate import OrderEvaluation
 from ..scheduling.problem import ROUNDING
 from ..scheduling.solve import Effort
@@ -73,16 +73,12 @@ def _bound_s(problem: PlacedProblem) -> float:
     return lower_bound(problem).value_s
 
 
-def _solved(problem: PlacedProblem, effort: Effort) -> PlacedSolution:
-    return solve(problem, effort, _bound_s(problem))
-
-
 def _valid_s(problem: PlacedProblem, orders: SeatOrders, below_s: float) -> float:
     found_s = _value_s(problem, orders)
     return found_s if found_s < below_s and fits(problem, orders) else math.inf
 
 
-SEATS = Means(_value_s, _bound_s, _solved, _valid_s)
+SEATS = Means(_value_s, _bound_s, lambda problem, effort: solve(problem, effort, _bound_s(problem)), _valid_s)
 
 
 def _binding_bound(alike: Alike, problem: PlacedProblem, orders: SeatOrders, names: Sequence[str]) -> BindingBound:

@@ -11,7 +11,7 @@ from ..choosing import comparison
 from ..degrees import degree_comparison
 from ..greyhound.mitigate import topology_words
 from .account import IterationAccount
-from .binding import BindingBound, BindingLimit
+from .binding import BindingBound
 from .explain import Busiest, CriticalPath, Explanation, Leg, PathSegment, Share
 from .troubles import Degradations, DelayedLink, UnevenStage
 from .what_if import Change, ChangeEffect, WhatIfReport
@@ -222,7 +222,13 @@ def _bound(bound: BindingBound, told: Explanation) -> Lines:
         several = "" if bound.limits else ", though none of them alone"
         yield from _wrapped(f"Memory limits add {print_time(bound.memory_s)} of this{several}.")
     for limit in bound.limits:
-        yield from _wrapped(_limit(limit))
+        if limit.held_s is None:
+            room = f"{counted(limit.room, 'activation')} of its largest virtual stage"
+        else:
+            held = f"each is held for at least {print_time(limit.held_s)}, from its F to the end of its I or B"
+            room = f"{counted(limit.room, 'micro-batch', 'es')}, and {held}"
+        without = f"Without this limit the bound would be {print_time(limit.bound_without_s)}"
+        yield from _wrapped(f"The memory limit of {limit.where} binds: it has room for {room}. {without}.")
     if told.lower_bound_s > bound.value_s * (1 + ROUNDING):
         better = "A search that looks at all workers together"
         yield from _wrapped(f"{better} proves more than this argument: {print_time(told.lower_bound_s)}.")
@@ -254,16 +260,6 @@ def _argument(bound: BindingBound, noun: str) -> str:
     work = f"{part} its {print_time(bound.worker_s)} of work"
     head = f"cannot begin before {print_time(bound.head_s)}{start}" if bound.head_s else f"must be done{start}"
     return f"{work} {head}{tail}"
-
-
-def _limit(limit: BindingLimit) -> str:
-    if limit.held_s is None:
-        room = f"{counted(limit.room, 'activation')} of its largest virtual stage"
-    else:
-        held = f"each is held for at least {print_time(limit.held_s)}, from its F to the end of its I or B"
-        room = f"{counted(limit.room, 'micro-batch', 'es')}, and {held}"
-    without = f"Without this limit the bound would be {print_time(limit.bound_without_s)}"
-    return f"The memory limit of {limit.where} binds: it has room for {room}. {without}."
 
 
 def _busiest(busiest: Busiest, told: Explanation) -> Lines:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from ...schemas.errors import InvalidInputError
 from ...schemas.kernels import Floats, Ints, MutableFloats, MutableInts, kernel, pays
 from ...schemas.plan import Stage
-from ...schemas.profile import NO_BOUNDARY, Layer, Profile, added_bytes
+from ...schemas.profile import NO_BOUNDARY, Profile, added_bytes
 from ...schemas.templates import Objective as ObjectiveName
 from ..scheduling.forms import Form
 
@@ -185,15 +185,14 @@ def missing_degree(profile: Profile, gpus_per_node: int, most: int) -> str:
     useful = (
         d for d in range(1, gpus_per_node + 1) if d not in common and fill_of([*common, d], gpus_per_node) <= most
     )
-    lacking = {d: [i for i, layer in enumerate(layers) if d not in _degrees(layer)] for d in useful}
+    lacking = {
+        d: [i for i, layer in enumerate(layers) if d not in {cost.tensor_parallel for cost in layer.costs}]
+        for d in useful
+    }
     degree = min(lacking, key=lambda d: (len(lacking[d]), d))
     first, others = lacking[degree][0], len(lacking[degree]) - 1
     lack = f"and {others} more lack" if others else "lacks"
     return f"profile tensor_parallel {degree} for every layer: layer {first} {lack} it"
-
-
-def _degrees(layer: Layer) -> set[int]:
-    return {cost.tensor_parallel for cost in layer.costs}
 
 
 def _sums(values: Any, inner: float = 0.0) -> FloatArray:

@@ -122,16 +122,15 @@ def plan_of(
     promised = with_orders_and_prediction(one_of_each, problem, _orders(one_of_each, problem), bound_s)
     # The plan of all pipelines, from one in which each kind of them stands once: alike ones do the same at the same
     # time, so that all promises hold but those that sum over workers.
-    assert promised.prediction is not None
     rows: dict[Pipeline, list[tuple[Worker, float]]] = {pipeline: [] for pipeline in promised.pipelines}
-    for worker, peak_bytes in zip(promised.workers, promised.prediction.peak_memory_bytes, strict=True):
+    for worker, peak_bytes in zip(promised.workers, promised.predicted.peak_memory_bytes, strict=True):
         rows[promised.pipelines[worker.pipeline]].append((worker, peak_bytes))
     workers = tuple(replace(worker, pipeline=k) for k, one in enumerate(pipelines) for worker, _ in rows[one])
     work_s = {pipeline: _work_s(promised, pipeline) for pipeline in rows}
     all_work_s = sum(work_s[one] for one in pipelines)
     prediction = replace(
-        promised.prediction,
-        bubble_ratio=bubble_ratio(all_work_s, len(workers), promised.prediction.iteration_time_s),
+        promised.predicted,
+        bubble_ratio=bubble_ratio(all_work_s, len(workers), promised.predicted.iteration_time_s),
         peak_memory_bytes=tuple(peak_bytes for one in pipelines for _, peak_bytes in rows[one]),
     )
     return checked(replace(promised, pipelines=tuple(pipelines), workers=workers, prediction=prediction))

@@ -87,8 +87,10 @@ def lower_bound(problem: PlacedProblem) -> SeatBound:
     solved = _most_binding(views)
     (window, worker), (head_s, work_s, tail_s) = solved.spot, solved.critical
     unlimited_s = solved.value_s + step_s
-    full = _without_room(problem)
-    if full is not None:
+    # Workers whose limits do not admit a single micro-batch with all that they run of it.
+    short = np.flatnonzero(needed_bytes(problem) > problem.limit_bytes * (1 + ROUNDING))
+    if len(short):
+        full = int(short[0])
         return SeatBound(inf, full, None, inf, 0.0, 0.0, unlimited_s, "no room")
     best = SeatBound(unlimited_s, worker, window, head_s, work_s, tail_s + step_s, unlimited_s, "one machine")
     for view in views:
@@ -144,12 +146,6 @@ def with_any_split(problem: PlacedProblem) -> PlacedProblem:
     duration_s[..., BACKWARD], duration_s[..., WEIGHT] = halves_s
     stash_bytes = np.minimum(problem.stash_bytes, problem.activation_bytes)
     return replace(problem.with_split(True), duration_s=duration_s, stash_bytes=stash_bytes)
-
-
-def _without_room(problem: PlacedProblem) -> int | None:
-    """The first worker whose limit does not admit a single micro-batch with all that it runs of it."""
-    short = np.flatnonzero(needed_bytes(problem) > problem.limit_bytes * (1 + ROUNDING))
-    return int(short[0]) if len(short) else None
 
 
 # What is looked at: the whole iteration, or a column's window.

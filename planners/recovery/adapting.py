@@ -89,9 +89,9 @@ class Adapting:
         self._is_saved = slipstream.job.saved is not None
         self._ready = cache(self._orders_timed)
         self._time_s = cache(self._timed_s)
-        self._pace_s = cache(self._paced_s)
+        self._pace_s = cache(lambda empty, orders, slowness: self._ready(empty, orders).iteration_time_s(slowness))
         self._joint = cache(self._joint_plan)
-        self._bound_s = cache(self._least_s)
+        self._bound_s = cache(lambda empty, slowness: self._situation(empty, slowness).bound.value_s)
         self._situation = lru_cache(maxsize=1)(self._situation_of)  # who asks for its bound asks for its plan next
 
     def begin(self, fleet: Fleet) -> TrainingState:
@@ -356,9 +356,6 @@ class Adapting:
         is_crossed = self._ready(empty, orders).crosses(_avoided(slowness))
         return float("inf") if is_crossed else self._pace_s(empty, orders, slowness)
 
-    def _paced_s(self, empty: Empty, orders: Orders, slowness: PlanConditions) -> float:
-        return self._ready(empty, orders).iteration_time_s(slowness)
-
     def _orders_timed(self, empty: Empty, orders: Orders) -> AnyRetimed:
         if orders == AS_PLANNED and self._is_saved:
             return self._pipelines.ordered(empty)  # of a replay, which has asked for no plan
@@ -384,10 +381,6 @@ class Adapting:
 
         situation = self._situation(empty, slowness)
         return replan_joint(situation.plan, _avoided(slowness), situation)
-
-    def _least_s(self, empty: Empty, slowness: PlanConditions) -> float:
-        """What no orders undercut, in s."""
-        return self._situation(empty, slowness).bound.value_s
 
     def _situation_of(self, empty: Empty, slowness: PlanConditions) -> AnySituation:
         from ..joint.plan import situation_of

@@ -62,6 +62,7 @@ from .job import (
     regrouping,
     require_rate,
     restart,
+    rows_of,
     seating_of,
     seatless,
     total_s,
@@ -282,8 +283,8 @@ class Bamboo:
 
     def seats(self, standing: TrainingState) -> Mapping[Place, str]:
         """Pipeline after pipeline: the workers of the nodes that are left, in order."""
-        seating, columns, width = seating_of(standing), self._redundancy.nodes, self._job.workers_per_node
-        rows = [seating[first : first + columns] for first in range(0, len(seating), columns)]
+        width = self._job.workers_per_node
+        rows = rows_of(seating_of(standing), self._redundancy.nodes)
         lefts = [[node for node in row if node is not None] for row in rows]
         return {
             (k, i * width + j): node
@@ -338,9 +339,9 @@ class Bamboo:
 
     def _gone(self, seating: Seating) -> list[Gone]:
         """The empty seats of each pipeline."""
-        columns = self._redundancy.nodes
-        rows = (seating[first : first + columns] for first in range(0, len(seating), columns))
-        return [tuple(i for i, node in enumerate(row) if node is None) for row in rows]
+        return [
+            tuple(i for i, node in enumerate(row) if node is None) for row in rows_of(seating, self._redundancy.nodes)
+        ]
 
     def _layout(self, seating: Seating) -> Layout:
         """The pipelines, by their empty seats."""
@@ -356,13 +357,12 @@ class Bamboo:
             iteration_time_s=self._pipelines.seconds(layout),
             microbatches=self._job.microbatches,
             nodes=len(seating) - seating.count(None),
-            peak_memory_bytes=max(map(self._peak_bytes, set(layout))),
+            peak_memory_bytes=max(
+                peak_bytes(self._redundancy.without(key.shape).state_bytes, self._pipelines.activation_bytes(key))
+                for key in set(layout)
+            ),
             checkpointing=self._checkpointing,
         )
-
-    def _peak_bytes(self, key: PipelineKey) -> float:
-        """The most that a GPU of a pipeline holds."""
-        return peak_bytes(self._redundancy.without(key.shape).state_bytes, self._pipelines.activation_bytes(key))
 
     def _template(self, gone: Gone, pipelines: int) -> Template:
         """The stages of a pipeline with these empty seats, one of so many."""

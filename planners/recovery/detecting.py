@@ -92,15 +92,12 @@ class Unheeding:
         """What an iteration takes; plans of formations that differ in names only are the same."""
         key = nameless(believed.formation, nodes)
         if (key, troubles) not in self._times_s:
-            self._times_s[key, troubles] = self._ready(key, believed).iteration_time_s(troubles)
+            if key not in self._retimed:
+                if len(self._retimed) == MOST_KEPT:
+                    del self._retimed[next(iter(self._retimed))]
+                self._retimed[key] = self._policy.ordered(believed)
+            self._times_s[key, troubles] = self._retimed[key].iteration_time_s(troubles)
         return self._times_s[key, troubles]
-
-    def _ready(self, key: Hashable, believed: TrainingState) -> AnyRetimed:
-        if key not in self._retimed:
-            if len(self._retimed) == MOST_KEPT:
-                del self._retimed[next(iter(self._retimed))]
-            self._retimed[key] = self._policy.ordered(believed)
-        return self._retimed[key]
 
 
 def paced(standing: TrainingState) -> StateChange:

@@ -15,6 +15,7 @@ from .job import (
     regrouping,
     require_rate,
     restart,
+    rows_of,
     seating_of,
     seatless,
     total_s,
@@ -52,7 +53,8 @@ class ElasticBatching(WholeRows):
     def react(self, standing: TrainingState, moment: Moment) -> Transition:
         """Pipelines dropped at once, and others formed as soon as they have their state; a restart if none is whole."""
         seating = seating_of(standing)
-        whole = self._whole(seating, frozenset(moment.lost))
+        lost = frozenset(moment.lost)
+        whole = tuple(node for row in rows_of(seating, self._job.grid.columns) if lost.isdisjoint(row) for node in row)
         if not whole:
             following = self._standing(self._rows(moment.fleet.nodes))
             return restart(self._job.costs, following, self.saved.loading_s, lost=bool(seating))
@@ -69,17 +71,13 @@ class ElasticBatching(WholeRows):
         new = whole_rows(seatless(whole, fleet.nodes), columns, self._job.grid.units - rows)
         if not new:
             return ()
-        after_s = busy_s + self._copying_s(rows, len(new) // columns)
+        units = [divmod(number, columns) for number in range(len(whole) + len(new))]
+        copies = from_peers(self._job.grid, units[: len(whole)], units[len(whole) :], self.saved.gpu_bytes)
+        after_s = busy_s + copying_s(self._job, copies)
         return (StateChange(self._standing(whole + new), "form", regrouping(self._job.costs), after_s),)
 
     def _layout(self, pipelines: int) -> Layout:
         return alike([self._job.shape.microbatches] * pipelines)
-
-    def _whole(self, seating: Seating, lost: frozenset[str]) -> Seating:
-        """The rows without a lost node."""
-        columns = self._job.grid.columns
-        rows = (seating[first : first + columns] for first in range(0, len(seating), columns))
-        return tuple(node for row in rows if lost.isdisjoint(row) for node in row)
 
     def _standing(self, seating: Seating) -> TrainingState:
         count = pipelines_of(seating, self._job.grid)
@@ -87,10 +85,3 @@ class ElasticBatching(WholeRows):
             return TrainingState((), None, 0, 0)
         outcome = self._pipelines.outcome(self._layout(count))
         return outcome.standing(seating, count * self._job.shape.microbatches, len(seating), self.saved.checkpointing)
-
-    def _copying_s(self, rows: int, new_rows: int) -> float:
-        """How long new rows copy their state from those that have theirs."""
-        grid = self._job.grid
-        units = [(row, column) for row in range(rows + new_rows) for column in range(grid.columns)]
-        first_new = rows * grid.columns
-        return copying_s(self._job, from_peers(grid, units[:first_new], units[first_new:], self.saved.gpu_bytes))

@@ -227,10 +227,6 @@ class WorkerByWorker:
             most <= self._lower.room_bytes(stage) for stage, most in self._held_lowered(held, degrees) if self._lower
         )
 
-    def _most_held_bytes(self, held: TrainingState, degrees: Mapping[str, int]) -> float:
-        """The most that a GPU of a smaller degree holds; 0 where there is none at work."""
-        return max((most for _, most in self._held_lowered(held, degrees)), default=0.0)
-
     def _held_lowered(self, held: TrainingState, degrees: Mapping[str, int]) -> list[tuple[int, float]]:
         """The stage of each worker at work at a smaller degree, and the most that a GPU of it holds."""
         if self._lower is None or all(degree == self._degree for degree in degrees.values()):
@@ -253,7 +249,7 @@ class WorkerByWorker:
         """A standing of the policy, counted in nodes."""
         workers = self._policy.seats(held).values()
         gpus = sum(degrees.get(worker, self._degree) for worker in workers)
-        most = max(held.peak_memory_bytes, self._most_held_bytes(held, degrees))
+        most = max(held.peak_memory_bytes, max((most for _, most in self._held_lowered(held, degrees)), default=0.0))
         nodes = gpus / (self._degree * self._per_node)
         return replace(held, formation=WorkersLayout(held), nodes=nodes, peak_memory_bytes=most)
 

@@ -189,11 +189,10 @@ class Greyhound:
         if left_out and waits:
             left_out = ()
             steps = self._restarts.react(formation.base, moment)
-        return tuple(self._begun_anew(step, moment, left_out) for step in steps)
-
-    def _begun_anew(self, step: StateChange, moment: Moment, left_out: Nodes) -> StateChange:
-        at_s = moment.time_s + begins_s(step)
-        return replace(step, standing=self._first(step.standing, moment.fleet, at_s, left_out))
+        return tuple(
+            replace(step, standing=self._first(step.standing, moment.fleet, moment.time_s + begins_s(step), left_out))
+            for step in steps
+        )
 
     def _first(self, base: TrainingState, fleet: Fleet, at_s: float, left_out: Nodes) -> TrainingState:
         """A standing of checkpoint-restart, from a time on, with what is slow."""
@@ -304,17 +303,13 @@ class Greyhound:
                 yield _Option(name, following, planning(self._job.costs))
             elif name == "S3":
                 yield _Option(name, following, self._moving(start.nodes, nodes, self._job.costs.planning_s))
-        restarted = self._elsewhere(fleet)
+        left_out = _slow_nodes(fleet)
+        base = self._restarts.begin(_without(fleet, left_out))
+        restarted = self._first(base, fleet, 0.0, left_out)
         if restarted.iteration_time_s is not None:
             saved, costs = self._restarts.saved, self._job.costs
             pauses = saved_and_restarting(costs, saved.checkpointing.pause_s, saved.loading_s)
             yield _Option("S4", restarted, pauses)
-
-    def _elsewhere(self, fleet: Fleet) -> TrainingState:
-        """The job on nodes that are well, whose links to each other are well, too."""
-        left_out = _slow_nodes(fleet)
-        base = self._restarts.begin(_without(fleet, left_out))
-        return self._first(base, fleet, 0.0, left_out)
 
     def _moving(self, before: Nodes, after: Nodes, planning_s: float = 0.0) -> tuple[Pause, ...]:
         """Who changes his stage copies its state from whoever had the place; then all form new groups."""

@@ -366,6 +366,11 @@ def whole_rows(nodes: Sequence[str], columns: int, most: int) -> Seating:
     return tuple(nodes[: columns * min(most, len(nodes) // columns)])
 
 
+def rows_of(seating: Seating, columns: int) -> Iterator[Seating]:
+    """The rows of a seating, each of so many nodes."""
+    return (seating[first : first + columns] for first in range(0, len(seating), columns))
+
+
 def pipelines_of(seating: Seating, grid: Grid) -> int:
     """The pipelines of a seating of whole rows."""
     return len(seating) // grid.columns * grid.unit_pipelines
@@ -378,11 +383,8 @@ def seats(seating: Seating, grid: Grid) -> Mapping[Place, str]:
         seating: of any number of rows.
         grid: the workers of a unit, and how many units a row has.
     """
-    return {place: node for unit, node in _units(seating, grid.columns) if node for place in grid.places(unit)}
-
-
-def _units(seating: Seating, columns: int) -> Iterator[tuple[Place, str | None]]:
-    return (((number // columns, number % columns), node) for number, node in enumerate(seating))
+    units = (divmod(number, grid.columns) for number in range(len(seating)))
+    return {place: node for unit, node in zip(units, seating, strict=True) if node for place in grid.places(unit)}
 
 
 # Restarts from a checkpoint: for every policy that knows no better, and for nodes that come.
@@ -446,7 +448,8 @@ def from_peers(
         column = unit[1]
         source = rows[column][turns[column] % len(rows[column])]
         turns[column] += 1
-        copies += _between(grid, (source, column), unit, gpu_bytes)
+        pairs = zip(grid.places((source, column)), grid.places(unit), strict=True)  # worker by worker
+        copies += [(sender, receiver, gpu_bytes[receiver[1]]) for sender, receiver in pairs]
     return copies
 
 
@@ -476,12 +479,6 @@ def require_rate(job: TrainingJob) -> None:
     """Raise InvalidInputError if nobody says how fast state is copied."""
     if copying_connection(job).bandwidth_bytes_per_s is None:
         raise unknown_rate()
-
-
-def _between(grid: Grid, source: Place, taken: Place, gpu_bytes: Sequence[float]) -> list[Copied]:
-    """Worker by worker: what one unit copies from another of its column."""
-    pairs = zip(grid.places(source), grid.places(taken), strict=True)
-    return [(sender, receiver, gpu_bytes[receiver[1]]) for sender, receiver in pairs]
 
 
 def unknown_rate() -> InvalidInputError:

@@ -34,11 +34,10 @@ from ...schemas.plan import Place, Plan, name_of, place_of
 from ...schemas.profile import Connection
 from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 from ...schemas.templates import PipelineTemplate, Templates, nodes_of_stages
-from ..batch.exact import Pace
 from ..oobleck.assignment import CrewNode, Range, crew_of, node_shapes, require_all_layers
 from ..oobleck.pace import paces_of, rings_of
 from ..oobleck.plan import ordered_of, plan_of, templates_of
-from ..oobleck.reconfiguration import KEPT_OPTIONS, PAYS_WITHIN, Choice, GlobalBatch, Weighing, batch_of
+from ..oobleck.reconfiguration import KEPT_OPTIONS, PAYS_WITHIN, GlobalBatch, Weighing, batch_of
 from ..oobleck.reconfiguration import SurvivingNodes as Crew
 from ..oobleck.templates import largest_size, plan_templates
 from ..scheduling.retimed import Retimed
@@ -293,12 +292,12 @@ class Oobleck:
 
     @cached_property
     def _weighing(self) -> Weighing:
-        return Weighing(self.templates, self._job.batch, self._job.connection(), self._paces)
-
-    @cached_property
-    def _paces(self) -> Sequence[Pace]:
-        """Of the templates, by which micro-batches are shared."""
-        return paces_of(self.templates.templates, self._job.batch.microbatches, self._job.nodes)
+        return Weighing(
+            self.templates,
+            self._job.batch,
+            self._job.connection(),
+            paces_of(self.templates.templates, self._job.batch.microbatches, self._job.nodes),
+        )
 
     @cached_property
     def _pipelines(self) -> Pipelines:
@@ -332,14 +331,10 @@ class Oobleck:
         if used < self._weighing.sizes.least:
             return TrainingState(OobleckLayout(), None, 0, 0)
         if used not in self._beginnings:
-            self._beginnings[used] = self._anew(used)
+            self._beginnings[used] = self._weighing.anew(used)
         sizes, microbatches = self._beginnings[used]
         coming = iter(nodes)
         return self._standing(tuple(tuple(islice(coming, size)) for size in sizes), microbatches)
-
-    def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The fastest pipelines of so many nodes: their sizes and their micro-batches."""
-        return self._weighing.anew(nodes)
 
     def _usable(self, nodes: int) -> int:
         """How many of so many nodes the job uses."""
@@ -353,7 +348,9 @@ class Oobleck:
             iteration_time_s=self._pipelines.seconds(layout),
             microbatches=self._job.batch.microbatches,
             nodes=sum(formation.sizes),
-            peak_memory_bytes=max(map(self._peak_bytes, set(layout))),
+            peak_memory_bytes=max(
+                peak_bytes(self._gpu_bytes[key.shape], self._pipelines.activation_bytes(key)) for key in set(layout)
+            ),
             checkpointing=checkpointing(
                 self._job.costs, [size for key in layout for size in self._gpu_bytes[key.shape]]
             ),
@@ -398,7 +395,10 @@ class Oobleck:
         key = situation.parts, len(situation.joining), pays_within
         if key not in self._answers:
             crew = Crew(tuple(size for size, _ in situation.parts), tuple(self._crew(situation)))
-            self._answers[key] = _next(self._weighing.chosen(crew, pays_within))
+            choice = self._weighing.chosen(crew, pays_within)
+            seats = tuple(tuple(place_of(node.name) for node in nodes) for nodes in choice.seats)
+            steps = ("re-shape" if step == "new set" else step for step in choice.pipelines.steps)
+            self._answers[key] = _Next(seats, choice.microbatches, choice.copying_s or 0.0, " and ".join(steps))
         found = self._answers[key]
         standing = self._standing(situation.named(found.seats), found.microbatches)
         pauses = failing_over if situation.failed else regrouping
@@ -420,12 +420,9 @@ class Oobleck:
     def _restarted(self, fleet: Fleet, *, lost: bool) -> Transition:
         """From what was saved, if there are enough nodes."""
         following = self._begun(fleet.nodes)
-        return restart(self._job.costs, following, self._loading_s(following), lost=lost)
-
-    def _loading_s(self, standing: TrainingState) -> float:
-        """How long its nodes read a checkpoint."""
-        sizes = set(cast("OobleckLayout", standing.formation).sizes)
-        return loading_s(self._job.costs, [0.0, *(size for nodes in sizes for size in self._node_bytes(nodes))])
+        sizes = set(cast("OobleckLayout", following.formation).sizes)
+        read_bytes = [0.0, *(size for nodes in sizes for size in self._node_bytes(nodes))]
+        return restart(self._job.costs, following, loading_s(self._job.costs, read_bytes), lost=lost)
 
     def _node_bytes(self, nodes: int) -> Sequence[float]:
         """Parameters and state of each node of a pipeline."""
@@ -435,23 +432,12 @@ class Oobleck:
             found[node] += held_bytes * stage.tensor_parallel
         return found
 
-    def _peak_bytes(self, key: PipelineKey) -> float:
-        """The most that a GPU of a pipeline holds."""
-        return peak_bytes(self._gpu_bytes[key.shape], self._pipelines.activation_bytes(key))
-
 
 def places_of_nodes(templates: Templates, plan: Plan) -> Iterator[tuple[Place, ...]]:
     """The places of the workers of each node of a plan made from templates, pipeline after pipeline."""
     for k in range(len(plan.pipelines)):
         for shape in node_shapes(plan.template_of(k).stages, templates.gpus_per_node):
             yield tuple((k, i) for i in range(*shape.stages))
-
-
-def _next(choice: Choice) -> _Next:
-    """A choice by the places of its nodes."""
-    seats = tuple(tuple(place_of(node.name) for node in nodes) for nodes in choice.seats)
-    steps = ("re-shape" if step == "new set" else step for step in choice.pipelines.steps)
-    return _Next(seats, choice.microbatches, choice.copying_s or 0.0, " and ".join(steps))
 
 
 def _released(sizes: Sequence[int], gone: Sequence[tuple[int, ...]], number: int) -> list[tuple[int, ...]]:

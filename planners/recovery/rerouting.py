@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ...schemas.atlas import Atlas, AtlasEntry
 from ...schemas.check import require_valid
@@ -255,7 +254,12 @@ def rerouted_from(plan: Plan, atlas_folder: str | None = None) -> ReroutedPipeli
             where=atlas_folder,
             fix="make the atlas from the profile and with the options of the plan, or the plan from the atlas: --from",
         )
-    common = replace(atlas, plans=(), planner=replace(atlas.planner, options=_without_search(atlas.planner.options)))
+    # Workers wait for a plan of a running job: a few percent of an iteration are not worth seconds of search.
+    common = replace(
+        atlas,
+        plans=(),
+        planner=replace(atlas.planner, options=atlas.planner.options | {"solver": "rules", "time_limit_s": 0.0}),
+    )
     return ReroutedPipelines(common, common.state_bytes, plan, AtlasPlans(atlas_folder, atlas.plans))
 
 
@@ -263,11 +267,6 @@ def _replanner(common: Atlas) -> AnyReplanner:
     """Ready for as many failures as can be borne."""
     grid = grid_of(common)
     return replanner_of(common, grid.columns * (grid.units - 1))
-
-
-def _without_search(options: dict[str, Any]) -> dict[str, Any]:
-    """Workers wait for a plan of a running job: a few percent of an iteration are not worth seconds of search."""
-    return options | {"solver": "rules", "time_limit_s": 0.0}
 
 
 def _differences(opening: Atlas, atlas: Atlas) -> Iterator[str]:

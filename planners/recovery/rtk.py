@@ -375,7 +375,7 @@ class Way:
     @cached_property
     def most_per_s(self) -> Callable[[int], float]:
         """Micro-batches a second on so many nodes, none of which is slow."""
-        return cache(lambda nodes: self.policy.begin(_anybody(nodes)).microbatches_per_s)
+        return cache(lambda nodes: self.policy.begin(Fleet(tuple(map(str, range(nodes))))).microbatches_per_s)
 
     @cached_property
     def bound_per_s(self) -> Callable[[int], float]:
@@ -474,10 +474,6 @@ def _bound_per_s(job: TrainingJob, nodes: int) -> float:
     return microbatches / low_s if low_s else float("inf")
 
 
-def _anybody(nodes: int) -> Fleet:
-    return Fleet(tuple(map(str, range(nodes))))
-
-
 # Of throughput, for which a grid with empty seats is asked at all: to plan for it takes long, and is rarely worth more.
 LEAST_GAIN = 0.02
 ALIKE = 1e-3  # ways whose throughputs differ by less: the first one is taken
@@ -512,7 +508,9 @@ class Rtk:
 
     def __init__(self, ways: Sequence[Way], costs: Costs, horizon: Horizon, job: TrainingJob | None = None) -> None:
         self._ways, self._costs, self._horizon, self._job = ways, costs, horizon, job
-        self._interruptions = Interruptions(costs, self._unpromised, self.seats)
+        self._interruptions = Interruptions(
+            costs, lambda standing: self._way(standing).unpromised(_layout(standing).held), self.seats
+        )
 
     @classmethod
     def replayed(cls, job: TrainingJob) -> Rtk:
@@ -535,7 +533,7 @@ class Rtk:
             self._marked(way.begin(fleet, healthy), number, frozenset(), left_s)
             for number, way in enumerate(self._ways)
         ]
-        least_per_s = max(map(_throughput, begun)) * (1 - ALIKE)
+        least_per_s = max(one.microbatches_per_s for one in begun) * (1 - ALIKE)
         return next(standing for standing in begun if standing.microbatches_per_s >= least_per_s)
 
     def resume(self, plan: Plan, seats: Mapping[Place, str]) -> TrainingState:
@@ -583,9 +581,6 @@ class Rtk:
     @property
     def _running(self) -> RunningPolicy:
         return cast("RunningPolicy", self._ways[0].policy)
-
-    def _unpromised(self, standing: TrainingState) -> Plan:
-        return self._way(standing).unpromised(_layout(standing).held)
 
     def _best(
         self, standing: TrainingState, answers: Sequence[Transition], moment: Moment, left_s: float
@@ -811,10 +806,6 @@ def _committed(standing: TrainingState, steps: Iterable[StateChange], done: floa
             found -= standing.microbatches * (done - (1 - step.left))
         now_s, standing = min(left_s, due_s + total_s(step.pauses)), step.standing
     return found + (left_s - now_s) * standing.microbatches_per_s
-
-
-def _throughput(standing: TrainingState) -> float:
-    return standing.microbatches_per_s
 
 
 def _layout(standing: TrainingState) -> RtkLayout:

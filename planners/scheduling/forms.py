@@ -46,13 +46,11 @@ class Form:
 
     def ints(self, values: Any, dtype: type[np.integer[Any]] = np.int64) -> Any:
         """Integers in the form that the kernels take; the larger a table, the more narrow ones help."""
-        array = np.ascontiguousarray(values, dtype=dtype)
-        return array if self.compiled else array.tolist()
+        return self._formed(np.ascontiguousarray(values, dtype=dtype))
 
     def floats(self, values: Any) -> Any:
         """Floats in the form that the kernels take."""
-        array = np.ascontiguousarray(values, dtype=np.float64)
-        return array if self.compiled else array.tolist()
+        return self._formed(np.ascontiguousarray(values, dtype=np.float64))
 
     def int_space(self, size: int) -> Any:
         """Work space for integers."""
@@ -65,3 +63,9 @@ class Form:
     def kernel(self, function: Any) -> Any:
         """A kernel in the form that suits the problem."""
         return compiled(function) if self.compiled else function
+
+    def _formed(self, array: Any) -> Any:
+        """An array as a list, or as one that may be written to: numba compiles anew for what may only be read."""
+        if not self.compiled:
+            return array.tolist()
+        return array if array.flags.writeable else array.copy()

@@ -237,8 +237,7 @@ def with_own_proof(
 def _proof(plan: Plan, solver: SolverName, attempt: Attempt | None) -> dict[str, Any]:
     if attempt is None:
         return {"solver": solver, "is_asked": False, "lower_bound_s": 0.0, "proof": "none"}
-    assert plan.prediction is not None
-    taken_s = plan.prediction.iteration_time_s
+    taken_s = plan.predicted.iteration_time_s
     is_optimal = taken_s <= attempt.bound_s * (1 + ROUNDING)
     return {
         "solver": attempt.solver,

@@ -58,7 +58,7 @@ class PlacedReplanner:
         if not compared or not alike(self.common):
             return _saying(found, None)
         entry, _ = self.entry(len(failed_units))
-        return _saying(found, compared_with(self.common, failed_units, _time_s(found), entry)[1])
+        return _saying(found, compared_with(self.common, failed_units, found.predicted.iteration_time_s, entry)[1])
 
     def entry(self, failures: int) -> tuple[AtlasEntry, Plan]:
         """The atlas's entry for so many failed units, and its plan.
@@ -79,9 +79,9 @@ class PlacedReplanner:
         vector: Vector = ()
         best: Plan | None = None
         for other in sorted(self._answers(failures), key=self.bound_s):
-            if best is None or self.bound_s(other) < _time_s(best) * (1 - ROUNDING):
+            if best is None or self.bound_s(other) < best.predicted.iteration_time_s * (1 - ROUNDING):
                 found = self._rerouted(self.grid.last_units(other))
-                if best is None or _time_s(found) < _time_s(best) * (1 - ROUNDING):
+                if best is None or found.predicted.iteration_time_s < best.predicted.iteration_time_s * (1 - ROUNDING):
                     vector, best = other, found
         assert best is not None
         return vector, best
@@ -129,7 +129,9 @@ class PlacedReplanner:
             vector = column_failures_of(entry, self.grid)
             return _saying(self._rerouted(self.grid.last_units(vector)), unplaced(self.common, vector))
         self.grid.require_live_stages(failed_units)
-        moved, said = compared_with(self.common, failed_units, _time_s(self._rerouted(failed_units)), entry)
+        moved, said = compared_with(
+            self.common, failed_units, self._rerouted(failed_units).predicted.iteration_time_s, entry
+        )
         return _saying(self._rerouted(moved.failed_units), said)
 
     def bound_s(self, column_failures: Vector) -> float:
@@ -178,11 +180,10 @@ class PlacedReplanner:
 
     def _by_column(self, plan: Plan) -> Prediction:
         """What a plan promises, with the most that a worker of each column holds."""
-        assert plan.prediction is not None
         peaks = [0.0] * self.grid.stages
-        for worker, size_bytes in zip(plan.workers, plan.prediction.peak_memory_bytes, strict=True):
+        for worker, size_bytes in zip(plan.workers, plan.predicted.peak_memory_bytes, strict=True):
             peaks[worker.stage] = max(peaks[worker.stage], size_bytes)
-        return replace(plan.prediction, peak_memory_bytes=tuple(peaks))
+        return replace(plan.predicted, peak_memory_bytes=tuple(peaks))
 
 
 AnyReplanner = Replanner | PlacedReplanner
@@ -202,8 +203,3 @@ def _saying(plan: Plan, normalization: Mapping[str, Any] | None) -> Plan:
     """The plan, whose options say what normalization gives."""
     options = plan.planner.options | {"normalization": normalization}
     return replace(plan, planner=replace(plan.planner, options=options))
-
-
-def _time_s(plan: Plan) -> float:
-    assert plan.prediction is not None
-    return plan.prediction.iteration_time_s

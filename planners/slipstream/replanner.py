@@ -208,8 +208,7 @@ class Replanner:
             plan = self._assembled(units, found, said)
         except BrokenPlanError as error:
             raise contradiction(str(error), f"/plans/{entry.failed_units}") from error
-        assert plan.prediction is not None
-        require_kept(entry, plan.prediction)
+        require_kept(entry, plan.predicted)
         return plan
 
     @cached_property

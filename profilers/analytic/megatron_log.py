@@ -24,12 +24,11 @@ from ...schemas.files import opened, source_of
 from ...schemas.profile import DataType
 from ...schemas.text import joined
 from ..failslow.readers.formats import Megatron
+from ..failslow.readers.printed_arguments import PrintedArguments
 from .costs import DecoderShape, MicrobatchShape
 from .observed import Extremes, ObservedRun
 from .software import Software
 
-_BEGIN, _END = re.compile(r"-+ arguments -+"), re.compile(r"-+ end of arguments -+")
-_ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:|\d+:)?\s+(\w+)\s+(?:\.+\s+)?(\S.*?)\s*$")
 _PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
 _MS = r"(\d{1,12}(?:\.\d{1,9})?)"
 _PASSES = re.compile(rf"time \(ms\).*\bforward-compute: {_MS}.*\bbackward-compute: {_MS}")
@@ -159,14 +158,10 @@ def read_megatron_log(path: str) -> ObservedRun:
     source, values = source_of(path), dict[str, str]()
     iterations_s: list[float] = []
     passes_ms: list[tuple[float, float]] = []
-    vocabulary, is_inside, reader, timers = 0, False, Megatron(), _RankTimers()
+    vocabulary, printed, reader, timers = 0, PrintedArguments(), Megatron(), _RankTimers()
     for line in _lines(path):
-        if _END.search(line):
-            is_inside = False
-        elif _BEGIN.search(line):
-            is_inside = True
-        elif is_inside and (argument := _ARGUMENT.match(line)):
-            values[argument[1]] = argument[2]
+        if argument := printed.read(line):
+            values[argument[0]] = argument[1]
         elif padded := _PADDED.search(line):
             vocabulary = int(padded[1])
         elif passes := _PASSES.search(line):

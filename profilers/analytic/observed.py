@@ -296,9 +296,7 @@ def _iteration_s(run: ObservedRun, device: Gpu, plan_of: PlanOf, corrections: Ca
         kind: replace(one, optimizer=Correction(one.optimizer.matrix / ranks, one.optimizer.rest / ranks))
         for kind, one in corrections.items()
     }
-    prediction = plan_of(_profile(run, device, shared), run).prediction
-    assert prediction is not None
-    return prediction.iteration_time_s
+    return plan_of(_profile(run, device, shared), run).predicted.iteration_time_s
 
 
 def _stages(run: ObservedRun, profile: Profile) -> list[tuple[Layer, ...]]:

@@ -169,16 +169,13 @@ class ComputedParts:
         computed: dict[Kind, LayerParts] = {}
         parts, again_s = TimeParts(), 0.0
         for index in range(*layers):
-            what = self._kind(index)
+            what: Kind = "embedding" if index == 0 else "head" if index == len(self._profile.layers) - 1 else "block"
             if what not in computed:
                 computed[what] = self.of_kind(what, degree)
             cost = next(one for one in self._profile.layers[index].costs if one.tensor_parallel == degree)
             found = computed[what].of_pass(cost, kind)
             parts, again_s = parts + found.parts, again_s + found.again_s
         return PassParts(parts, again_s)
-
-    def _kind(self, index: int) -> Kind:
-        return "embedding" if index == 0 else "head" if index == len(self._profile.layers) - 1 else "block"
 
 
 @dataclass(frozen=True, slots=True)

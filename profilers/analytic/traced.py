@@ -39,7 +39,11 @@ def learn_from_trace(run: ObservedRun, trace: StepTrace, device: Gpu, plan_of: P
     Raises:
         InvalidInputError: the stage of the rank, or what blocks it has, is not known, or a part took no time.
     """
-    run = replace(run, gpu=trace.gpu or run.gpu, iterations_s=_times_s(trace))
+    run = replace(
+        run,
+        gpu=trace.gpu or run.gpu,
+        iterations_s=tuple(step.time_s for step in trace.steps if step.time_s is not None),
+    )
     measured_on = device if run.gpu is None else known_gpu(run.gpu)
     works = _works(run, _stage(run, trace))
     if (other := _at_odds(run, trace, works)) is not None:
@@ -196,10 +200,6 @@ def _corrections(
 
 def _stepped_s(trace: StepTrace) -> float:
     return trace.usual("step", "total_s")
-
-
-def _times_s(trace: StepTrace) -> tuple[float, ...]:
-    return tuple(step.time_s for step in trace.steps if step.time_s is not None)
 
 
 def _numbers(trace: StepTrace) -> DataType:

@@ -7,6 +7,7 @@ kept of each is a few numbers, and of long jobs neighbours are put together, so 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import ceil
 from statistics import median
 
 MOST_ROWS = 100_000  # that are kept; then pairs are put together
@@ -24,6 +25,8 @@ class DoneRow:
         end_us: when the last one was done, since the beginning of the span.
         job: more than one where a log holds several jobs; an attempt never takes back what another job has done.
         is_first: of its attempt: what they take beyond the healthy time is starting.
+        evaluated_us: how long the model was evaluated after the last of them; not in `took_us`.
+        is_mixed: `took_us` has an evaluation in it: what they take beyond the healthy time is that.
         skipped: how many had no update.
     """
 
@@ -35,6 +38,20 @@ class DoneRow:
     job: int = 0
     is_first: bool = False
     skipped: int = 0
+    evaluated_us: int = 0
+    is_mixed: bool = False
+
+    def takes_in(self, after: "DoneRow", most: int) -> bool:
+        """Whether it stands for those after it, too, as it does if they are at most so many together."""
+        if self.is_first or self.attempt != after.attempt or self.steps + after.steps > most:
+            return False
+        self.last, self.end_us = after.last, after.end_us
+        self.steps += after.steps
+        self.took_us += after.took_us
+        self.skipped += after.skipped
+        self.evaluated_us += after.evaluated_us
+        self.is_mixed = self.is_mixed or after.is_mixed
+        return True
 
 
 class Sample:
@@ -64,12 +81,12 @@ class Loss:
     Attributes:
         iterations: how many.
         took_us: by attempts that had done them.
-        firsts: those with which an attempt began; not in `took_us`.
+        mixed: those of which a part was no iteration: starting, or an evaluation; not in `took_us`.
     """
 
     iterations: int = 0
     took_us: Counter[int] = field(default_factory=Counter)
-    firsts: list[DoneRow] = field(default_factory=list)
+    mixed: list[DoneRow] = field(default_factory=list)
 
 
 class JobHistory:
@@ -89,16 +106,26 @@ class JobHistory:
 
     def note(self, row: DoneRow) -> None:
         """They are done."""
-        if not row.is_first and row.took_us:
+        if not row.is_first and not row.is_mixed and row.took_us:
             sample = self.samples.get(row.attempt)
             if sample is None:
                 sample = self.samples[row.attempt] = Sample()
             sample.note(row.took_us / row.steps)
+        if self._grain and self.rows and self.rows[-1].takes_in(row, self._grain):
+            return
         self.rows.append(row)
         if len(self.rows) > self._most:
-            self._grain = 2 * (self._grain or max(one.steps for one in self.rows))
-            self.rows = joined(self.rows, self._grain)
+            self._grain = 2 * (self._grain or ceil(sum(one.steps for one in self.rows) / len(self.rows)))
+            before, self.rows = self.rows, []
+            for one in before:
+                if not self.rows or not self.rows[-1].takes_in(one, self._grain):
+                    self.rows.append(one)
             self._most = max(self._most, 2 * len(self.rows))  # where attempts are too many to be joined
+
+    def note_evaluation(self, took_us: int) -> None:
+        """The model was evaluated after the last iterations."""
+        if took_us:
+            self.rows[-1].evaluated_us += took_us
 
     def go_back(self, to: int) -> Loss:
         """All iterations of this job after number `to` are lost."""
@@ -108,30 +135,19 @@ class JobHistory:
             lost = min(top.last - to, top.steps)
             if lost < top.steps:  # a checkpoint in its midst
                 part = DoneRow(top.attempt, top.last, lost, top.took_us * lost // top.steps, top.end_us, top.job)
+                part.evaluated_us, part.is_mixed = top.evaluated_us, top.is_mixed
+                top.evaluated_us = 0
                 top.took_us -= part.took_us
                 top.steps -= lost
                 top.last = to
                 self.rows.append(top)
                 top = part
             loss.iterations += lost
-            if top.is_first:
-                loss.firsts.append(top)
+            if top.is_first or top.is_mixed:
+                loss.mixed.append(top)
             else:
-                loss.took_us[top.attempt] += top.took_us
+                loss.took_us[top.attempt] += top.took_us + top.evaluated_us
         return loss
-
-
-def joined(rows: Iterable[DoneRow], most: int) -> list[DoneRow]:
-    """Fewer, where neighbours are of one attempt and have at most so many iterations together."""
-    found: list[DoneRow] = []
-    for one in rows:
-        before = found[-1] if found and not found[-1].is_first else None
-        if before and before.attempt == one.attempt and before.steps + one.steps <= most:
-            before.last, before.steps, before.end_us = one.last, before.steps + one.steps, one.end_us
-            before.took_us, before.skipped = before.took_us + one.took_us, before.skipped + one.skipped
-        else:
-            found.append(one)
-    return found
 
 
 def healthy_us(times_us: Iterable[float]) -> float | None:

@@ -138,19 +138,7 @@ def load_config(
     example = token_example(microbatch_size, sequence_length, vocabulary)
     cut = form.cut or _decoder(root, config.num_hidden_layers, file)
     root = _with_linears(root)
-    with _offline():
-        short = _with_few_words(config, root, form)
-        words = short.config.vocab_size
-        is_large = microbatch_size * sequence_length > FEW_TOKENS
-        if is_large:  # computed in full on a few tokens, of which a model of its own is used up
-            another = _with_few_words(config, None, form)
-    if is_large:
-        _cut(another, root, form, cut, _inputs_of(1, min(sequence_length, TOKENS_TRIED), words), name)
-    inputs_of = _inputs_of(microbatch_size, sequence_length, words)
-    with _outlined(matching(short, cut, name).values()) if is_large else nullcontext():
-        layers, names = _cut(short, root, form, cut, inputs_of, name)
-    if short is not root:
-        _lengthen(layers, short, root)
+    layers, names = _cut_on_few_words(root, config, form, cut, (microbatch_size, sequence_length), name)
     _give_back_memory()
     initialize: Any = root._init_weights
     fill = _Filling(from_files or RandomWeights(layers, names, initialize, seed), names, needs)
@@ -271,6 +259,38 @@ def _on_meta() -> Iterator[None]:
 
 
 FEW_WORDS = 509  # a prime, which no other size of a model is
+
+
+def _cut_on_few_words(
+    root: nn.Module, config: Any, form: ModelForm, cut: str, tokens: tuple[int, int], name: str
+) -> tuple[list[nn.Module], dict[str, str]]:
+    """The layers of a model, and its own names of their tensors, found with as little memory and time as possible.
+
+    Args:
+        root: the model, without values.
+        config: of it.
+        form: in which it is.
+        cut: which of its modules become layers.
+        tokens: rows and columns of a micro-batch.
+        name: of the model, for errors.
+
+    Raises:
+        InvalidInputError: as `_cut`.
+    """
+    rows, columns = tokens
+    is_large = rows * columns > FEW_TOKENS
+    with _offline():
+        short = _with_few_words(config, root, form)
+        words = short.config.vocab_size
+        if is_large:  # computed in full on a few tokens, of which a model of its own is used up
+            another = _with_few_words(config, None, form)
+    if is_large:
+        _cut(another, root, form, cut, _inputs_of(1, min(columns, TOKENS_TRIED), words), name)
+    with _outlined(matching(short, cut, name).values()) if is_large else nullcontext():
+        layers, names = _cut(short, root, form, cut, _inputs_of(rows, columns, words), name)
+    if short is not root:
+        _lengthen(layers, short, root)
+    return layers, names
 
 
 def _with_few_words(config: Any, root: nn.Module | None, form: ModelForm) -> Any:

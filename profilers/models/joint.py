@@ -120,7 +120,7 @@ class ModelCuts:
         heads = [name for name in heads if isinstance(last.get_submodule(name), nn.Linear)]
         if not heads:
             return loss
-        words = len(_weight(last, heads[-1]))
+        words = len(last.get_submodule(heads[-1]).get_parameter("weight"))
         inner = loss.loss if isinstance(loss, LossInFloat32) else loss
         is_cross_entropy = inner in (language_model_loss, default_loss)
 
@@ -130,10 +130,6 @@ class ModelCuts:
             return loss(group.gather(output, words), target)
 
         return joint
-
-
-def _weight(layer: nn.Module, name: str) -> torch.Tensor:
-    return layer.get_submodule(name).get_parameter("weight")
 
 
 def _of_head_norms(share: nn.Module) -> Iterator[nn.Parameter]:

@@ -298,16 +298,17 @@ class FileWeights:
             raise self._error(
                 f"the weights lack {_so_many(missing)} of the model", self._path, f"copy all of the weights{tie}"
             )
-        unknown = [key for name, key in self._first_keys() if name not in self._wanted and not self._is_ignored(name)]
+        unknown = [
+            source.parts[0][1]
+            for name, source in self._made_of.items()
+            if name not in self._wanted and not self._is_ignored(name)
+        ]
         if unknown:
             raise self._error(
                 f"{_so_many(unknown)} among the weights are of no parameter of the model",
                 self._files[unknown[0]],
                 "give the config that belongs to the weights",
             )
-
-    def _first_keys(self) -> Iterable[tuple[str, str]]:
-        return ((name, source.parts[0][1]) for name, source in self._made_of.items())
 
     def _check_tensor(self, name: str, wanted: torch.Tensor) -> None:
         keys = [key for _, key in self._made_of[name].parts]

@@ -74,12 +74,14 @@ def report_of(policy: str, record: Record, yardstick: Yardstick, healthy_s: floa
     hours = yardstick.gpus_per_node / HOUR_S
     present_h, working_h = hours * record.present_s, hours * record.worked_s
     useful_h = record.microbatches * yardstick.gpu_s / HOUR_S
+    # Purposes have the names of the fields, less their unit; roll-backs may leave a rounding below 0.
+    names = [one.name for one in fields(WhereTimeWent)]
     return PolicyReport(
         policy=policy,
         goodput=record.microbatches / yardstick.microbatches if yardstick.microbatches else 0.0,
         microbatches=record.microbatches,
         healthy_iteration_time_s=healthy_s or 0.0,
-        time=_where(record.spent_s),
+        time=WhereTimeWent(**{name: max(0.0, record.spent_s.get(name.removesuffix("_s"), 0.0)) for name in names}),
         gpu_hours=GpuHours(present_h, useful_h, present_h - working_h, present_h - useful_h),
         cost=present_h * yardstick.gpu_hour_price,
         peak_memory_bytes=record.peak_memory_bytes,
@@ -97,12 +99,6 @@ def stretches_of(spans: Sequence[StateInterval], most: int = MOST_STRETCHES) -> 
     """Throughput over time, in at most so many stretches: neighbours are merged until none is shorter than a share."""
     least_s = (spans[-1].end_s - spans[0].start_s) / most if len(spans) > most else 0.0
     return [_stretch(merged(group)) for group in neighbours(spans, least_s)]
-
-
-def _where(spent_s: Mapping[str, float]) -> WhereTimeWent:
-    """Purposes have the names of the fields, less their unit; roll-backs may leave a rounding below 0."""
-    names = [one.name for one in fields(WhereTimeWent)]
-    return WhereTimeWent(**{name: max(0.0, spent_s.get(name.removesuffix("_s"), 0.0)) for name in names})
 
 
 def _stretch(span: StateInterval) -> Stretch:
@@ -255,7 +251,10 @@ class _Replay:
             clock.go_to(due_s)
             if not step.interrupts and not self._reaches_boundary(until_s):
                 break
-            self._take(step)
+            clock.take_over(step)
+            if step.answer:
+                self._answers[step.answer] += 1
+            self._peak_bytes = max(self._peak_bytes, step.standing.peak_memory_bytes)
         clock.go_to(until_s)
 
     def _reaches_boundary(self, until_s: float) -> bool:
@@ -267,12 +266,6 @@ class _Replay:
         while clock.now_s < (boundary_s := clock.boundary_s) <= until_s:
             clock.go_to(boundary_s)
         return boundary_s <= until_s
-
-    def _take(self, step: StateChange) -> None:
-        self._clock.take_over(step)
-        if step.answer:
-            self._answers[step.answer] += 1
-        self._peak_bytes = max(self._peak_bytes, step.standing.peak_memory_bytes)
 
 
 # One job's time: what it spends on which standing, what it commits, and what it loses.
@@ -370,7 +363,12 @@ class Clock:
             self._part_s = 0.0
             self._pauses = list(step.pauses)
         if step.rolls_back:
-            self._roll_back()
+            for one in self._uncertain:
+                self.microbatches -= one.microbatches
+                one.span.microbatches -= one.microbatches
+                self.spent_s["working"] -= one.work_s
+                self._spend("lost", one.work_s)
+            self._saved()
         self.standing = step.standing
         self._open_span()
 
@@ -439,7 +437,12 @@ class Clock:
             self._since_checkpoint_s += iterations * iteration_s
             self._uncertain.append(_Uncertain(self.spans[-1], microbatches, work_s))
             if len(self._uncertain) > 2 * MOST_SPANS:
-                self._uncertain = _by_span(self._uncertain)
+                found: dict[int, _Uncertain] = {}
+                for one in self._uncertain:
+                    whole = found.setdefault(id(one.span), _Uncertain(one.span, 0, 0.0))
+                    whole.microbatches += one.microbatches
+                    whole.work_s += one.work_s
+                self._uncertain = list(found.values())
 
     def _saved(self) -> None:
         self._since_checkpoint_s = 0.0
@@ -450,14 +453,6 @@ class Clock:
         took_s = self._part_s - self._ahead_s
         self._spend("lost", took_s - kept_s)
         self._part_s, self._ahead_s = kept_s, max(0.0, kept_s - took_s)
-
-    def _roll_back(self) -> None:
-        for one in self._uncertain:
-            self.microbatches -= one.microbatches
-            one.span.microbatches -= one.microbatches
-            self.spent_s["working"] -= one.work_s
-            self._spend("lost", one.work_s)
-        self._saved()
 
     def _spend(self, purpose: str, lasts_s: float) -> None:
         if lasts_s > 0:
@@ -493,16 +488,6 @@ class Clock:
         for one in self._uncertain:
             one.span = heirs.get(id(one.span), one.span)  # one that lasted no time has no heir
         self.spans = spans
-
-
-def _by_span(uncertain: Iterable[_Uncertain]) -> list[_Uncertain]:
-    """One entry a span."""
-    found: dict[int, _Uncertain] = {}
-    for one in uncertain:
-        whole = found.setdefault(id(one.span), _Uncertain(one.span, 0, 0.0))
-        whole.microbatches += one.microbatches
-        whole.work_s += one.work_s
-    return list(found.values())
 
 
 def _iterations_until_due(every: Checkpointing, since_s: float, iteration_s: float) -> float:

@@ -501,15 +501,21 @@ class DegreeRaised(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeft(WorkerEvent):
-    """A worker has gone because it was asked to."""
+    """A worker has gone because it was asked to.
+
+    Attributes:
+        reason: why else it has; None: it was asked.
+    """
 
     event = "leave"
     is_change = True
 
+    reason: str | None = field(default=None, metadata=OMITTED_IF_NONE)
+
     @property
     def sentence(self) -> str:
         """Who."""
-        return f"worker {self.worker}{self._at} left as asked"
+        return f"worker {self.worker}{self._at} left{' as asked' if self.reason is None else f': {self.reason}'}"
 
     @property
     def detail(self) -> str:

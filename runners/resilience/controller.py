@@ -64,7 +64,7 @@ TWICE_S = 0.3
 # What another coordinator of the same job may have otherwise.
 OF_A_COORDINATOR = ("heartbeat_limit_s", "stall_limit_s", "timeline", "metrics", "log_to", "page")
 # What jobs of earlier versions did not know.
-ADDED = ("tp_across", "lower_degree", "profile")
+ADDED = ("tp_across", "lower_degree", "profile", "min_workers", "join_wait_s")
 
 
 class JobController:
@@ -381,6 +381,13 @@ def events_after(trace: Trace, iteration: int) -> Trace:
 
 def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
     every, every_s = checkpoints_due(how.checkpoint_every)
+    most = len(plan.live_workers())
+    if how.min_workers is not None and not 1 <= how.min_workers <= most:
+        raise InvalidInputError(
+            f"the plan has {most} live workers, and the job is to begin with {how.min_workers}",
+            where="--min-workers",
+            fix=f"take from 1 to {most}, or make a plan of more workers",
+        )
     job = Job(
         plan=plan,
         iterations=how.iterations,
@@ -393,6 +400,8 @@ def _job(plan: Plan, how: JobConfig, trace: Trace | None) -> Job:
         newcomers=whole_newcomers(plan, trace) if trace else 0,
         spare_ranks=spare_ranks(plan, trace) if trace else 0,
         tp_across=how.tp_across,
+        min_workers=how.min_workers,
+        join_wait_s=how.join_wait_s,
     )
     return job if how.resume is None else _resumed(job, how.resume)
 

@@ -95,7 +95,8 @@ class _Listener:
             try:
                 self._function(event)
             except BaseException as error:  # whatever a user's code raises, exits included
-                where = _line_of(error)
+                frame = error.__traceback__.tb_next if error.__traceback__ is not None else None
+                where = f" (line {frame.tb_lineno} of {frame.tb_frame.f_code.co_filename})" if frame is not None else ""
                 self._say_once("error", f"has failed{where}: {type(error).__name__}: {error}; training goes on")
             self._since_s = None
 
@@ -103,8 +104,3 @@ class _Listener:
         if what not in self._said:
             self._said.add(what)
             remark(f"warning: the listener {self._name} {words}")
-
-
-def _line_of(error: BaseException) -> str:
-    frame = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    return f" (line {frame.tb_lineno} of {frame.tb_frame.f_code.co_filename})" if frame is not None else ""

@@ -607,10 +607,12 @@ class Reshaped:
 class Leaving:
     """A worker was told to go (SIGTERM) and will, at the next commit.
 
-    `if_spared`: only where others have all that it holds, and nobody else is lost or goes.
+    `if_spared`: only where others have all that it holds, and nobody else is lost or goes. `at_once`: it is at its own
+    end, and waits for no commit; the job has ended well once all have said so.
     """
 
     if_spared: bool = False
+    at_once: bool = False
     kind: Literal["leaving"] = "leaving"
 
     __pydantic_config__ = STRICT
@@ -777,6 +779,8 @@ class Job:
             those of `newcomers` are among them.
         tp_across: whether ranks of a worker may be on several machines.
         lower: at which smaller degrees workers may go on that have lost a rank (lowering.py); None: they wait.
+        min_workers: with how many workers it may begin; None: with all of the plan.
+        join_wait_s: how long nobody may have come before it begins without the others.
     """
 
     plan: Plan
@@ -794,6 +798,8 @@ class Job:
     spare_ranks: int = 0
     tp_across: bool = False
     lower: DegreeFactors | None = None
+    min_workers: int | None = None
+    join_wait_s: float = 10.0
 
     @property
     def steps(self) -> int:

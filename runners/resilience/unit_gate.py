@@ -411,15 +411,10 @@ class UnitGate:
         return end.exit_code == 0 and self._is_raised(unit.worker)
 
     def _free(self, unit: WorkerUnit) -> None:
-        """A worker has left to be whole again."""
-        if not self._is_seated(unit):  # else that was told in place of its leaving
-            self._announce(self._raised(unit.worker))
+        """A worker has left to be whole again; what is told of that stands in place of its leaving."""
+        raised = DegreeRaised(worker=unit.worker, degree=len(unit.processes), of=self._degrees[unit.worker])
+        self._out.append(Announce(self._dated(raised)))
         self._dissolve(unit, had_seat=False)
-
-    def _raised(self, worker: str) -> DegreeRaised:
-        units = [one.unit for one in self._ranks[worker] if one.unit is not None]
-        degree = sum(not self._is_whole(unit) for unit in units)
-        return DegreeRaised(worker=worker, degree=degree, of=self._degrees[worker])
 
     def _lower(self, worker: str, there: Sequence[RankProcess], chooser: DegreeChooser) -> None:
         """Nobody is there for some rank: let those who are share the worker's layers, if that is a gain."""
@@ -429,7 +424,8 @@ class UnitGate:
         if not group or self._rules.must_change or worker in self._rules.members:
             return
         if not degree:
-            self._announce_if_any(chooser.refuse(worker, of, self._why_none(group)))
+            if (refusal := chooser.refuse(worker, of, self._why_none(group))) is not None:
+                self._announce(refusal)
             return
         if chooser.degrees.get(worker) != degree:
             for one in chooser.choose(worker, degree, of, self._rules):
@@ -457,10 +453,6 @@ class UnitGate:
                 one.becomes = shape
                 one.holds, one.was_seated, one.as_of, one.dropped = None, False, None, self._rules.epoch
                 self._tell_process(one, Reshape(*shape, slowdown))
-
-    def _announce_if_any(self, what: Announcement | None) -> None:
-        if what is not None:
-            self._announce(what)
 
     # A coordinator that was restarted
 
@@ -610,9 +602,11 @@ class UnitGate:
                 case Drop(connection) if connection < 0:
                     self._drop(connection)
                 case Announce(WorkerLeft(worker=worker)) if self._is_raised(worker):
-                    self._out.append(Announce(self._dated(self._raised(worker))))
+                    pass  # its end follows, which is only that of its smaller degree (`_free`)
                 case Finish():
-                    self._dismiss_all(instruction)
+                    for one in self._processes.values():  # also those who wait
+                        if not one.is_dismissed:
+                            self._tell_process(one, End(instruction.exit_code, instruction.reason))
                     self._out.append(instruction)
                 case _:
                     self._out.append(instruction)
@@ -708,12 +702,6 @@ class UnitGate:
             self._remove(one)
         self._dissolve(unit, had_seat=True)
         self._tell_of_orphans(unit)
-
-    def _dismiss_all(self, finish: Finish) -> None:
-        """The job is over, also for those who wait."""
-        for one in self._processes.values():
-            if not one.is_dismissed:
-                self._tell_process(one, End(finish.exit_code, finish.reason))
 
     def _forget_dismissed(self) -> None:
         for one in self._dismissed:

@@ -129,7 +129,12 @@ def _run(
         layer = copy.deepcopy(layer)
         if device.type == "meta":
             return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
-        _give_zeros(layer)
+        # Let parameters without values be zeros, which take no memory.
+        for module in layer.modules():
+            for name, one in module._parameters.items():
+                if one is not None and one.is_meta:
+                    value = torch.zeros((), dtype=one.dtype).expand(one.shape)
+                    module._parameters[name] = nn.Parameter(value, requires_grad=False)
         return layer.to(device)(zeros(inputs, device), **zeros(dict(named), device))
 
 
@@ -139,12 +144,3 @@ def _run_on_fakes(layer: nn.Module, inputs: Tree, named: Mapping[str, Boundary],
         held = itertools.chain(layer.named_parameters(), layer.named_buffers())
         values = {name: torch.empty(one.shape, dtype=one.dtype) for name, one in held}
         return functional_call(layer, values, (zeros(inputs),), zeros(dict(named)))
-
-
-def _give_zeros(layer: nn.Module) -> None:
-    """Let parameters without values be zeros, which take no memory."""
-    for module in layer.modules():
-        for name, one in module._parameters.items():
-            if one is not None and one.is_meta:
-                value = torch.zeros((), dtype=one.dtype).expand(one.shape)
-                module._parameters[name] = nn.Parameter(value, requires_grad=False)

@@ -52,7 +52,11 @@ class StageBuffers:
         """The step is being taken: what this iteration has made of the buffers counts, the peers' part included."""
         for place in sorted(self._summed):
             for module, name, view in self._gradients.buffer_views[place]:
-                self._take(module, name, view)
+                buffer = getattr(module, name).detach()
+                if buffer.is_floating_point():
+                    buffer.copy_(view.view_as(buffer))
+                else:
+                    buffer.copy_(self._value_before(module, name).long() + view.view_as(buffer).long())
         self._summed.clear()
         self._is_begun = False
 
@@ -108,13 +112,6 @@ class StageBuffers:
     def as_of_last_step(self) -> dict[int, torch.Tensor]:
         """The values that count, by the `id` of the buffers; while no iteration is under way these are they."""
         return dict(zip(map(id, self._now()), self._before, strict=True)) if self._is_begun else {}
-
-    def _take(self, module: nn.Module, name: str, view: torch.Tensor) -> None:
-        buffer = getattr(module, name).detach()
-        if buffer.is_floating_point():
-            buffer.copy_(view.view_as(buffer))
-        else:
-            buffer.copy_(self._value_before(module, name).long() + view.view_as(buffer).long())
 
     def _value_before(self, module: nn.Module, name: str) -> torch.Tensor:
         return self._before[self._places.index((module, name))]

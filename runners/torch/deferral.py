@@ -84,7 +84,9 @@ class DeferredLinear(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (..., in_features) to (..., out_features), as `nn.Linear` does."""
-        if not (self.store.is_in_use and _is_deferrable(self)):
+        # Computed weights (weight_norm, pruning) put other operations between the product and the leaf.
+        is_leaf = self.weight.is_leaf and (self.bias is None or self.bias.is_leaf)
+        if not (self.store.is_in_use and is_leaf):
             return super().forward(inputs)
         device = inputs.device.type
         if torch.is_autocast_enabled(device) and inputs.is_floating_point() and inputs.dtype != torch.float64:
@@ -152,8 +154,3 @@ class _Linear(torch.autograd.Function):
         weight_gradient = None if input_rows is None else rows.t().mm(input_rows).to(ctx.module.weight.dtype)
         bias_gradient = rows.sum(0).to(ctx.module.bias.dtype) if needs_bias else None
         return input_gradient, weight_gradient, bias_gradient, None
-
-
-def _is_deferrable(module: DeferredLinear) -> bool:
-    # Computed weights (weight_norm, pruning) put other operations between the product and the leaf.
-    return module.weight.is_leaf and (module.bias is None or module.bias.is_leaf)

@@ -53,6 +53,7 @@ class _Inbox:
     asked: deque[int] = field(default_factory=deque)
     there: dict[int, Pending] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)  # bytes of what was asked for and is not taken
+    staying: set[int] = field(default_factory=set)  # of what was asked for, that which is to be on the host
     delegates: int = 0
     busy: int = 0
 
@@ -319,9 +320,12 @@ class Delegates:
             self._ask(inbox, *inbox.announced.popleft())
 
     def _ask(self, inbox: _Inbox, tag: int, like: torch.Tensor) -> None:
+        host = self._staging.host_like(like)
         with self._reaching(inbox.peer):
-            self._carrier.post_receive(tag, inbox.peer, self._staging.host_like(like))
+            self._carrier.post_receive(tag, inbox.peer, host)
         with self._lock:
+            if host is like:
+                inbox.staying.add(tag)
             inbox.sizes[tag] = like.numel() * like.itemsize
             inbox.asked.append(tag)
             inbox.work.notify()
@@ -353,10 +357,12 @@ class Delegates:
                 return False
             inbox.busy += 1
             tag = inbox.asked.popleft()
+            stays = tag in inbox.staying
+            inbox.staying.discard(tag)
         try:
             host = self._carrier.receive(tag, inbox.peer)
             self._arrived(inbox.peer, tag)
-            pending = self._staging.to_device(host)
+            pending = (lambda: host) if stays else self._staging.to_device(host)
         except BaseException as error:
             self._fail(inbox.peer, error)
             return False

@@ -34,7 +34,7 @@ from .groups import (
     poison,
     wake_all,
 )
-from .rendezvous import in_thread, is_there
+from .rendezvous import in_thread, is_there, when_there
 from .transport import LostTouchError, reaching
 
 # Which process groups connect which ranks, where some pairs cannot connect.
@@ -415,7 +415,7 @@ class GlooTransport:
         self._due.clear()
         self._begun.clear()
         self._pairs.drop()
-        self._sums.add_done_callback(_drop)  # now, or when they are made, which nobody waits for
+        when_there(self._sums, lambda groups: groups.drop())
         self._sums = Future()
 
     @property
@@ -445,11 +445,6 @@ class GlooTransport:
         if self.is_interrupted:
             raise RuntimeFailedError("the connections to the other workers have been interrupted")
         return self._sums.result()
-
-
-def _drop(groups: Future[PeerGroups]) -> None:
-    if is_there(groups):
-        groups.result().drop()
 
 
 def _group_factory(device: Any, connect_limit: timedelta) -> GroupFactory:

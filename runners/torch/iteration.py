@@ -423,7 +423,7 @@ class Iteration:
         like, ends = rank.like(layers[0]), held.is_last and layers[1] == rank.model_layers
         inputs = self._of_batch(number, 0, like) if received is None else tree_in(received, like)
         target = self._target(number) if ends else None
-        named = self._named(number) if held.named_like else NOTHING
+        named: Named = self._of_batch(number, 2, dict(held.named_like)) if held.named_like else NOTHING
 
         def seed(place: int) -> None:  # before a layer of the stage computes
             seed_randomness(held.device, rank.seed, self.number, number, held.numbers[place])
@@ -478,11 +478,6 @@ class Iteration:
             )
         device = self.rank.held.device
         return on_tensors(lambda one: one.to(device), given)
-
-    def _named(self, number: int) -> Named:
-        """What layers take by name, of one micro-batch."""
-        named: Named = self._of_batch(number, 2, dict(self.rank.held.named_like))
-        return named
 
     def _target(self, number: int) -> Tree:
         held = self.rank.held

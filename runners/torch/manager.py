@@ -11,19 +11,26 @@ Where this is unlike torchft, for it is the coordinator's way:
 * a quorum is there at once, for who is lost or comes is told when it happens: `use_async_quorum` changes nothing, and
   who heals has its state before its forward pass, so that it takes part in that very step;
 * all replicas step, or none: an error that one of them reports takes the step from all;
-* the job begins when all replicas of the plan are there, and goes on while one is left.
+* the plan says how many replicas there may be; the job begins when all are there, or as many as the coordinator asks
+  for (`--min-workers`), and goes on while one is left.
 
 Replicas hold the whole model (DDP). For pipelines, and for rows that are not lost with a replica, the loop has to be
 rtk's (`rtk.train`).
 """
 
+import atexit
 import hashlib
 import io
+import math
 import os
+import sys
 import time
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 from typing import Any, NoReturn
 
@@ -37,7 +44,7 @@ from ...schemas.plan import Pipeline, Plan, Planner, Stage, Template, Worker
 from ...schemas.resumption import nothing_of
 from ..program import lower
 from ..resilience.link import CoordinatorLink
-from ..resilience.protocol import Copy, End, Epoch, FromCoordinator, Ready, Regroup, Saved, Vote
+from ..resilience.protocol import Copy, End, Epoch, FromCoordinator, Leaving, Ready, Regroup, Saved, Vote
 from ..resilience.worker_rules import (
     Action,
     Connect,
@@ -70,6 +77,30 @@ LAYER = (0, 1)  # all that a replica holds is one layer of the plan
 CLOSING_S = 5.0
 StateDict = Any  # of the user's; tensors, numbers and text in dicts, lists and tuples
 Verb = Callable[[], StateDict]
+# What torchft's Manager takes for its lighthouse, its stores and its copies of state, of which there are none here.
+NOT_NEEDED = frozenset(
+    {
+        "quorum_timeout",
+        "connect_timeout",
+        "quorum_retries",
+        "store_addr",
+        "store_port",
+        "port",
+        "hostname",
+        "heartbeat_interval",
+        "checkpoint_transport",
+    }
+)
+
+
+class WorldSizeMode(Enum):
+    """How many replicas count in an average.
+
+    DYNAMIC: all that are there. FIXED_WITH_SPARES: `min_replica_size`; others add nothing, and step alike.
+    """
+
+    DYNAMIC = 0
+    FIXED_WITH_SPARES = 1
 
 
 def plan_of_replicas(replicas: int) -> Plan:
@@ -124,11 +155,14 @@ class Manager:
         replica_id: ends in the number of this replica, from 0; None: REPLICA_GROUP_ID.
         init_sync: let all begin with the state of the first one; else all have made the same.
         max_retries: steps in a row that do not count, after which `should_commit` raises an error.
-        rank, world_size: of a replica group; more than one process is refused.
+        rank, world_size: of a replica group; None: RANK and WORLD_SIZE, if set. More than one process is refused.
+        world_size_mode: how many replicas count in an average.
         plan: that the coordinator leads, or its file; None: RTK_PLAN.
         secret: the job's; None: RTK_SECRET.
+        others: as torchft's loop gives them, those of `NOT_NEEDED`, which change nothing.
 
     Raises:
+        TypeError: an argument that torchft does not have either.
         InvalidInputError: the plan is of several stages or has no such replica, or the coordinator refuses it.
         RuntimeFailedError: no coordinator is found.
     """
@@ -146,20 +180,29 @@ class Manager:
         replica_id: str | None = None,
         init_sync: bool = True,
         max_retries: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
+        world_size_mode: WorldSizeMode = WorldSizeMode.DYNAMIC,
         plan: Plan | str | None = None,
         secret: str | None = None,
+        **others: Any,
     ) -> None:
-        if world_size != 1 or rank != 0:
+        if unknown := sorted(others.keys() - NOT_NEEDED):
+            raise TypeError(f"Manager has no argument {unknown[0]!r}")
+        processes = os.environ.get("WORLD_SIZE", "1") if world_size is None else str(world_size)
+        if processes != "1" or rank:
             raise InvalidInputError(
-                f"a replica of {world_size} processes", where="world_size", fix="take one process a replica (DDP)"
+                f"process {rank or 0} of a replica of {processes}",
+                where="WORLD_SIZE" if world_size is None and not rank else "rank, world_size",
+                fix="take one process a replica (DDP), each started by itself with a REPLICA_GROUP_ID of its own",
             )
         self._states: dict[str, tuple[Callable[[StateDict], Any], Verb]] = {}
         if load_state_dict is not None and state_dict is not None:
             self.register_state_dict_fn("default", load_state_dict, state_dict)
         self._fewest, self._init_sync, self._most_retries = min_replica_size, init_sync, max_retries
+        self._has_spares = world_size_mode is WorldSizeMode.FIXED_WITH_SPARES
         self._retries = 0
+        self._loss: float | None = None  # of this replica's rows in this step, where the loop tells it
         self._step = self._begun_with = self._batches = 0
         self._errored: Exception | None = None
         self._broken: RuntimeFailedError | None = None
@@ -172,7 +215,7 @@ class Manager:
         self._rules = WorkerRules(self._task.name)
         self._interruption = Interruption(self._task.name)
         self._activity = Activity()
-        self._watch = ActivityTimer(self._activity, self._interruption, self._task.name)
+        self._watch = ActivityTimer(self._activity, self._interruption, self._task.name, may_compute=True)
         self._connections = Connections(self._task.secret, self._task.hostname)
         self._meeting = MeetingPlace(self._task.secret, self._task.hostname)
         self._link = CoordinatorLink(
@@ -184,6 +227,7 @@ class Manager:
             on_inquiry=self._watch.answer,
         )
         self._is_started = self._is_over = False
+        atexit.register(_leave_at_exit, weakref.ref(self))
 
     # State
 
@@ -196,6 +240,10 @@ class Manager:
         if key in self._states:
             raise InvalidInputError(f"two parts of the state are called {key!r}", where="register_state_dict_fn")
         self._states[key] = load_state_dict, state_dict
+
+    def set_state_dict_fns(self, load_state_dict: Callable[[StateDict], Any], state_dict: Verb) -> None:
+        """As `register_state_dict_fn`, under a name of torchft's."""
+        self.register_state_dict_fn("set_state_dict_fns", load_state_dict, state_dict)
 
     def state_dict(self) -> dict[str, int]:
         """The steps and batches so far, for a checkpoint of the loop's own."""
@@ -217,17 +265,23 @@ class Manager:
         return self._batches
 
     def num_participants(self) -> int:
-        """Replicas that take part in this step."""
+        """Replicas that take part in this step; what spares have does not count."""
+        return min(self._present, self._fewest) if self._has_spares else self._present
+
+    @property
+    def _present(self) -> int:
+        """Replicas that are there in this step, spares among them."""
         epoch = self._rules.epoch
         return 0 if epoch is None else len(epoch.seats)
 
     def participating_rank(self) -> int | None:
-        """This one's number among those that take part."""
-        return self._rules.rank
+        """This one's number among those that take part; None where it does not."""
+        rank = self._rules.rank
+        return None if rank is None or (self._has_spares and rank >= self._fewest) else rank
 
     def is_participating(self) -> bool:
         """Whether this replica takes part in this step."""
-        return self._rules.rank is not None
+        return self.participating_rank() is not None
 
     # Errors
 
@@ -239,8 +293,20 @@ class Manager:
         """What went wrong in this step."""
         return self._errored or self._broken
 
+    def report_loss(self, loss: float | torch.Tensor) -> None:
+        """Tell the coordinator what this step's loss is here: it announces the mean over all replicas that tell theirs.
+
+        torchft has no such verb. Without it the coordinator's output, metrics and pages have no losses.
+        """
+        self._loss = float(loss)
+
     def wrap_future(self, fut: Any, default: Any, timeout: timedelta | None = None) -> Any:
-        """A future that never fails: an error is reported, and `default` is the value then."""
+        """A future that never fails: an error is reported, and `default` is the value then.
+
+        Args:
+            fut, default: of torch, and of the same kind as its value.
+            timeout: as torchft's loop gives it; the coordinator finds out who hangs.
+        """
 
         def end(done: Any) -> Any:
             try:
@@ -260,6 +326,9 @@ class Manager:
 
         Waits where the membership changes, at a job's start until all are there; else it returns at once.
 
+        Args:
+            allow_heal, shrink_only, timeout: as torchft's loop gives them; who comes always heals, and joins.
+
         Raises:
             InvalidInputError: the coordinator refuses this replica.
             RuntimeFailedError: the job is over, or the coordinator gone.
@@ -271,8 +340,10 @@ class Manager:
             self._watch.start()
             self._watch.on_stuck = partial(end_at_once, self._link)
             self._is_started = True
-        self._errored = self._broken = None
-        self._end_step()
+        self._errored = self._broken = self._loss = None
+        if self._is_stepping:  # which the loop has done by now
+            self._is_stepping = False
+            self._rules.go_on()
         while not isinstance(action := self._rules.action, ReduceGradients):
             if isinstance(action, Retire):
                 self._over(action)
@@ -291,13 +362,17 @@ class Manager:
             reduce_op: AVG or SUM.
 
         Raises:
-            InvalidInputError: another operation, or no step was begun.
+            InvalidInputError: another operation, whole numbers to average, or no step was begun.
         """
         if reduce_op not in (ReduceOp.AVG, ReduceOp.SUM):
             raise InvalidInputError("only averages and sums are taken", where="allreduce", fix="give AVG or SUM")
-        count = self.num_participants()
+        if reduce_op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise InvalidInputError(f"no average is of type {tensor.dtype}", where="allreduce", fix="take the SUM")
+        count = self._present
         if count == 0 or self._is_over:
             raise InvalidInputError("no step has been begun", where="allreduce", fix="call start_quorum first")
+        if not self.is_participating():
+            tensor.detach().zero_()
         if self._broken is None and count > 1:
             assert self._plane is not None
             before = self._activity.stay
@@ -311,7 +386,7 @@ class Manager:
             finally:
                 self._activity.stay = before
         if reduce_op == ReduceOp.AVG and self._broken is None:
-            tensor.detach().div_(count)
+            tensor.detach().div_(self.num_participants())
         return DoneWork(tensor, self._broken is None)
 
     def should_commit(self, timeout: timedelta | None = None) -> bool:
@@ -341,24 +416,35 @@ class Manager:
             self._retries += 1
             if self._most_retries is not None and self._retries > self._most_retries:
                 raise RuntimeFailedError(f"{self._retries} steps in a row did not count", fix="see what failed in them")
-        self._activity.be("computing", f"step {self._step}")
+        # That may take long: it evaluates, and saves.
+        self._activity.be("preparing", f"what the loop does after step {self._step}")
         return self._is_stepping
 
     def shutdown(self, wait: bool = True) -> None:
-        """Leave the job, and let go of everything; again does nothing."""
+        """Leave the job, and let go of everything; again does nothing.
+
+        Where no error is on its way the coordinator hears that this replica is at its end, and does not count it as
+        lost; so at the end of the process, if nobody has called this. The job has ended well once all are.
+
+        Args:
+            wait: as torchft's loop gives it; it always waits, for CLOSING_S at most.
+        """
+        raised = sys.exc_info()[1]
+        self._shut_down(is_well=raised is None or (isinstance(raised, SystemExit) and not raised.code))
+
+    def _shut_down(self, is_well: bool) -> None:
         if self._is_over:
             return
         self._is_over = True
         self._leave_groups()
         if self._is_started:
+            if is_well and self._interruption.end is None:
+                self._link.send(Leaving(at_once=True))
             self._link.close()
             self._watch.close()
         self._connections.close()
         self._meeting.close()
-        self._wait_for_threads()
-
-    def _wait_for_threads(self) -> None:
-        wait(self._closing, CLOSING_S)
+        wait_for(self._closing, CLOSING_S)
         self._interruption.wait(CLOSING_S)
 
     def _vote(self, iteration: int) -> Vote:
@@ -370,7 +456,10 @@ class Manager:
         plan = plan_of(epoch.plan)
         done = (one for one in worker.operations() if one.kind in "BI")
         numbers = sorted(plan.microbatch_offset(one.pipeline) + one.microbatch for one in done)
-        return Vote(epoch.epoch, iteration, is_well, tuple(numbers))
+        loss = None if self._loss is None or not math.isfinite(self._loss) else self._loss
+        tells = self._loss is not None and self.is_participating()
+        told = tuple((number, loss, 1.0) for number in numbers[:tells])  # one mean, of all its rows
+        return Vote(epoch.epoch, iteration, is_well, tuple(numbers), told)
 
     def _over(self, retired: Retire) -> NoReturn:
         self.shutdown()
@@ -386,12 +475,6 @@ class Manager:
         if isinstance(message, Regroup):
             expect(self._connections, self._task, message)
         self._interruption.announce(message)
-
-    def _end_step(self) -> None:
-        """The loop has stepped, if it was to."""
-        if self._is_stepping:
-            self._is_stepping = False
-            self._rules.go_on()
 
     def _obey(self) -> None:
         """Do what the rules want, and tell them what came of it."""
@@ -428,36 +511,28 @@ class Manager:
                 return nothing_of(self._task.name, self._rules.holds)
             case SavePart(_, iteration):
                 return Saved(iteration, None, "with torchft's verbs the loop saves its own checkpoints")
-            case _:
-                return self._change_groups(action)
-        return None
-
-    def _change_groups(self, action: Action) -> Ready | None:
-        match action:
             case EnterEpoch(epoch):
                 self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
                 self._superseded = self._interruption.begin(epoch.epoch)
             case Connect(epoch, rank):
-                self._connect(epoch, rank)
+                self._plane = self._connected(epoch, rank)
+                self._interruption.guard(self._plane.transport)
             case CopyState(epoch, rank):
                 return self._copy_state(epoch, rank)
-            case FlushMessages():
-                if self._plane is not None:
-                    self._plane.transport.flush()
+            case FlushMessages() if self._plane is not None:
+                self._plane.transport.flush()
             case LeaveGroups():
                 self._leave_groups()
         return None
 
-    def _connect(self, epoch: Epoch, rank: int) -> None:
-        program = lower(plan_of(epoch.plan))
+    def _connected(self, epoch: Epoch, rank: int) -> Plane:
+        program, faults = lower(plan_of(epoch.plan)), Injection((), self._task.name)
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
-        faults = Injection((), self._task.name)
-        self._plane = connect(
+        return connect(
             lambda: reach(self._connections, self._task, epoch, program, rank, faults, time.perf_counter),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
-        self._interruption.guard(self._plane.transport)
 
     def _leave_groups(self) -> None:
         """In a thread: to close connections takes longer than to make the next ones, which need not wait for it."""
@@ -505,6 +580,13 @@ class Manager:
             load(read["user"][key])
         self._begun_with, self._step, self._batches = read["counts"]
         return hashlib.sha256(data).hexdigest()
+
+
+def _leave_at_exit(manager: "weakref.ref[Manager]") -> None:
+    """A loop that ends its process, as torchft's example does, has shut nothing down; well, unless by an error."""
+    found = manager()
+    if found is not None:
+        found._shut_down(is_well=getattr(sys, "last_value", None) is None)
 
 
 def _from_environment(variable: str, argument: str) -> str:

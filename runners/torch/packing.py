@@ -62,7 +62,10 @@ class PackedEntries:
         """Announce what a rank sends of such entries."""
         for number, names in enumerate(self.messages):
             ones = [self.entries[name] for name in names]
-            like = ones[0] if len(ones) == 1 else ones[0].new_empty(sum(one.numel() for one in ones))
+            if len(ones) > 1:
+                like = ones[0].new_empty(sum(one.numel() for one in ones))
+            else:
+                like = ones[0].detach().reshape(-1) if self.in_copies else ones[0]
             transport.post_receive(self.tag_of(number), source, like)
         if self.is_checked:
             sums = torch.zeros(len(self.messages), dtype=torch.int64)

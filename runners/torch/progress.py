@@ -121,7 +121,10 @@ class StageSums:
             ties |= more
             dropped.update(layer for tie in more for layer in tie if self.holds(layer))
         for layer in dropped:
-            self._clear(layer)
+            for view in self.held.gradients.of_layers((layer, layer + 1)):
+                view.zero_()
+            self.ledger.pop(layer, None)
+        self.losses = {key: loss for key, loss in self.losses.items() if key[1] not in dropped}
         for view in (view for tie in ties for view in self.held.gradients.of_tie(tie)):
             view.zero_()
 
@@ -217,12 +220,6 @@ class StageSums:
             losses = found.setdefault(stage, {})
             losses[microbatch] = losses[microbatch] + loss if microbatch in losses else loss
         return found
-
-    def _clear(self, layer: int) -> None:
-        for view in self.held.gradients.of_layers((layer, layer + 1)):
-            view.zero_()
-        self.ledger.pop(layer, None)
-        self.losses = {key: loss for key, loss in self.losses.items() if key[1] != layer}
 
 
 class IterationProgress:

@@ -495,7 +495,7 @@ def connect(make: Callable[[], C], superseded: "Future[Any]", doubt: Callable[[]
             raise SupersededError
         return construction.result()
     except BaseException:
-        construction.add_done_callback(_close_result)
+        when_there(construction, lambda made: made.close())
         raise
     finally:
         del construction  # it knows the error, whose traceback knows this frame
@@ -536,6 +536,11 @@ def is_there(future: "Future[Any]") -> bool:
     return future.done() and future.exception() is None
 
 
-def _close_result(construction: "Future[C]") -> None:
-    if is_there(construction):
-        construction.result().close()
+def when_there(future: "Future[T]", act: Callable[[T], None]) -> None:
+    """Act on what a future comes to, now or as soon as it is there; nobody waits for it, and an error is left alone."""
+
+    def done(future: "Future[T]") -> None:
+        if is_there(future):
+            act(future.result())
+
+    future.add_done_callback(done)

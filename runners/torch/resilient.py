@@ -364,25 +364,19 @@ class ResilientWorker:
         return spare or self._task.make_layers()
 
     def _build(self, layers: Sequence[nn.Module], plan: Plan, worker: Worker) -> HeldStage:
-        first, *further = plan.layers_of(worker)
-        is_last = plan.stages_of(worker)[-1].layers[1] == plan.total_layers()
-        held = HeldStage(
-            self._shares.of(layers, (first, *further)),
-            first,
-            self._shares.loss(self._task.loss, layers[-1]) if is_last else self._task.loss,
-            self._task.optimizer,
-            self._task.device,
-            is_last=is_last,
-            clip_norm=self._task.clip_norm,
-            ties=self._shares.ties,
-            precision=self._task.precision,
-            schedule=self._task.schedule,
-            buffers=self._task.buffers,
-            further=further,
-            is_sharded=self._task.shard_optimizer,
-            share=self._task.share,
-            degree=self._task.degree,
-            cuts=self._shares.tensors,
+        task = self._task
+        held = self._shares.stage(
+            layers,
+            plan,
+            worker,
+            task.loss,
+            task.optimizer,
+            task.device,
+            clip_norm=task.clip_norm,
+            precision=task.precision,
+            schedule=task.schedule,
+            buffers=task.buffers,
+            is_sharded=task.shard_optimizer,
         )
         held.expect(self._named)
         return held
@@ -588,10 +582,6 @@ class ResilientWorker:
         """What there is of an iteration, be it nothing."""
         return self._progress.setdefault(iteration, IterationProgress(self._task.log_memory_bytes))
 
-    def _forget_until(self, committed: int) -> None:
-        """Of iterations that are committed nothing is kept."""
-        self._progress = {number: one for number, one in self._progress.items() if number > committed}
-
     def _drop_progress(self, keeps: int | None = None) -> None:
         """Drop all that is under way, but for an iteration that is kept, if there is something of it."""
         self._progress = {number: one for number, one in self._progress.items() if number == keeps}
@@ -637,7 +627,8 @@ class ResilientWorker:
         if isinstance(batch, Provider):
             batch.prefetch(number, rank.reads)  # of the first iteration of a plan nothing has been read
             batch.prefetch(number + 1, self._by_plan.reads)
-        self._forget_until(self._rules.committed)
+        # Of iterations that are committed nothing is kept.
+        self._progress = {at: one for at, one in self._progress.items() if at > self._rules.committed}
         is_noted = is_rest or self._task.log_memory_bytes != 0
         progress = self._progress_of(number) if is_noted else None
         iteration = Iteration(rank, number, batch(number), progress, self._rules.taken)

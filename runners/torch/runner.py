@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from math import fsum, isfinite
@@ -25,9 +25,8 @@ from torch import nn
 from ...schemas.check import require_valid
 from ...schemas.documents import digest
 from ...schemas.errors import InvalidInputError
-from ...schemas.plan import Plan, Worker
+from ...schemas.plan import Plan, rank_name
 from ...schemas.protocols import LayerCuts
-from ...schemas.slices import TensorCut
 from ...schemas.timeline import Span, Timeline, memory_of_workers
 from ..program import Instruction, Program, Send, Sending, lower
 from ..training import SharedBuffers
@@ -40,9 +39,9 @@ from .gathering import Gathering, fewest_peers, peers_of
 from .gloo import GlooTransport
 from .gradients import FlatGradients
 from .groups import SILENCE, PrefixStore, Store, TCPStore
-from .held_stage import HeldStage
 from .held_stage import OptimizerFactory as OptimizerFactory
 from .iteration import Agreement, Iteration, first_of, groups_of, meet, splits_backward
+from .layer_shares import LayerShares, check_cuts
 from .layout import GroupedTransport, RankLayout, RankTuple
 from .nccl import NcclTransport, channels, has_gpu_of_its_own
 from .optimizers import shards_optimizer
@@ -57,7 +56,7 @@ from .slice_sums import SliceSums, cuts_in, slice_groups
 from .stage import Loss, TorchStage
 from .staging import HostStaging
 from .task import Fill
-from .ties import Tie, ties_of, trained_together
+from .ties import ties_of, trained_together
 from .transport import Transport
 from .trees import NOTHING, NamedInputs, Tree, on_tensors
 
@@ -144,70 +143,53 @@ class PlanRunner:
         shard_optimizer: bool | None = None,
     ) -> None:
         require_valid(plan, "the plan")
-        ties = ties_of(layers)
-        program = lower(plan, trained_together(ties))
+        program = lower(plan, trained_together(ties := ties_of(layers)))
         layout = RankLayout.of(program)
-        self.plan = plan
+        self.plan, self._program = plan, program
         self.rank = _rank_among(program, layout, rank, world_size)
         self._number, self.share = layout.seats[self.rank]
         self.worker = program.workers[self._number]
-        self._group = RankGroup(layout.degrees[self._number], self.share)
-        self.device = torch.device(device)
-        self.paced = paced
-        self.seed = seed
-        self.iteration = 0
-        self._taken = 0  # steps
+        self._group, self.device = RankGroup(layout.degrees[self._number], self.share), torch.device(device)
+        self.paced, self.seed = paced, seed
+        self.iteration, self._taken, self._origin_s = 0, 0, 0.0  # the next one's number, steps, when the clock began
         self.spans: list[Span] = []
-        self._program = program
         self._layout = layout if layout.size > len(program.workers) else None
         self._everyone = RankTuple(range(layout.size))
         self._store = environment_store() if store is None else store
-        name = self.worker.name if self._layout is None else f"{self.worker.name}, its rank {self.share},"
+        name = rank_name(self.worker.name, self.share, self._group.degree)
         self._refusals = Refusals(self._store, self.rank, layout.size, name)
         with self._refusals.telling():
             check_model(plan, layers)
             if self._layout is not None:
                 check_cuts(plan, layers, cuts)
             self._named_inputs = NamedInputs(layers)
-            asked = _asked_of(shard_optimizer, program, layout)
-            is_sharded = shards_optimizer(asked, fewest_peers(program), optimizer, layers)
+            is_sharded = _is_sharded(shard_optimizer, program, layout, optimizer, layers)
             if fill is not None:
                 for own in plan.layers_of(self.worker):
                     fill(layers, own)
-            self._cuts: dict[str, TensorCut] = {}  # of what is shared, by names in the state
-            if cuts is not None:
-                loss = cuts.loss(loss, layers[-1], self._group) if self._is_last(self.worker) else loss
-                ties = cut_ties(ties, layers, cuts) if self._group.degree > 1 else ties
-                layers = self._cut(layers, cuts)
-            first, *further = plan.layers_of(self.worker)
-            self._held = HeldStage(
+            self._shares = LayerShares(layers, cuts, self._group, ties)
+            self._held = self._shares.stage(
                 layers,
-                first,
+                plan,
+                self.worker,
                 loss,
                 optimizer,
                 self.device,
-                is_last=self._is_last(self.worker),
                 is_split=splits_backward(program.instructions[self._number]),
                 clip_norm=clip_norm,
-                ties=ties,
                 precision=precision,
                 schedule=schedule,
                 buffers=buffers,
-                further=further,
-                share=self.share,
-                degree=self._group.degree,
-                cuts=self._cuts,
                 is_sharded=is_sharded,
             )
             blocks = self._held.blocks
             self._gathering = None if blocks is None else Gathering.dealt(blocks, program, self._number)
             self._refusals.meet()  # connecting waits for all, and hears of no refusal
-        self._delegates: Delegates | None = None
         self._delegated = delegated_peers(transport, program, self._number)
+        self._delegates: Delegates | None = None
         self._transport: Transport = self._connect(program.instructions[self._number])
         self._refusals.interrupt = self._transport.interrupt
         self._prepared: Rank | None = None
-        self._origin_s = 0.0
 
     @property
     def stage(self) -> TorchStage:
@@ -319,7 +301,7 @@ class PlanRunner:
             InvalidInputError: something is missing, of another shape or type, or cannot be cut (`recut`).
         """
         names = list(self.state())
-        self._held.load(recut(sources, names, self._cuts, self._group.degree, self.share))
+        self._held.load(recut(sources, names, self._shares.tensors, self._group.degree, self.share))
         self.iteration, self._taken = iteration, iteration if taken is None else taken
 
     def timeline(self) -> Timeline | None:
@@ -344,22 +326,8 @@ class PlanRunner:
 
     def reports_loss(self) -> bool:
         """Whether this rank is the one, of those that know the loss, that should report it."""
-        last = next(worker for worker in self._program.workers if self._is_last(worker))
+        last = next(worker for worker in self._program.workers if self.plan.holds_last(worker))
         return self.worker.name == last.name and self.share == 0
-
-    def _is_last(self, worker: Worker) -> bool:
-        """Whether a worker holds the model's last layer."""
-        return self.plan.stages_of(worker)[-1].layers[1] == self.plan.total_layers()
-
-    def _cut(self, layers: Sequence[nn.Module], cuts: LayerCuts) -> list[nn.Module]:
-        """The layers, of those of this worker what this rank has of them; the whole ones are not kept."""
-        for number, layer in enumerate(layers):
-            self._cuts |= {f"{number}.{name}": one for name, one in cuts.tensors(layer).items()}
-        found = list(layers)
-        for own in self.plan.layers_of(self.worker):
-            for number in range(*own):
-                found[number] = cuts.cut(found[number], self._group)
-        return found
 
     def _connect(self, instructions: tuple[Instruction, ...]) -> Transport:
         groups = groups_of(instructions)
@@ -370,7 +338,7 @@ class PlanRunner:
         if self._layout is not None:
             own = self._layout.ranks_of(self._number)
             reduction = self._program.reduction(self._number)
-            groups = slice_groups(self._layout, self.rank, reduction, partial(cuts_in, self._cuts)) | {own}
+            groups = slice_groups(self._layout, self.rank, reduction, partial(cuts_in, self._shares.tensors)) | {own}
             peers = self._layout.partners_of(self.rank, sorted(peers))
             pairs = self._layout.channels(pairs)
         groups.add(self._everyone)
@@ -398,12 +366,12 @@ class PlanRunner:
         if not self.paced:
             return transport
         sends = [one for one in self._program.instructions[self._number] if isinstance(one, Send) and one.delay_s]
-        delays_s = [(rank, one.delay_s) for one in sends for rank in self._targets(one.to)]
+        delays_s = [
+            (rank, one.delay_s)
+            for one in sends
+            for rank in ((one.to,) if self._layout is None else self._layout.targets_of(self.rank, one.to))
+        ]
         return DelayedTransport(transport, slowest_links(delays_s))
-
-    def _targets(self, worker: int) -> tuple[int, ...]:
-        """The ranks of a worker to which this one sends."""
-        return (worker,) if self._layout is None else self._layout.targets_of(self.rank, worker)
 
     def _prepare(self, batch: Batch) -> Rank:
         """Learn the shapes of what this rank's stages take, warm everything up, and agree on a common clock.
@@ -488,51 +456,17 @@ def _refuse_distributed(layers: Sequence[nn.Module]) -> None:
                 )
 
 
-def check_cuts(plan: Plan, layers: Sequence[nn.Module], cuts: LayerCuts | None) -> None:
-    """Raise InvalidInputError unless the layers can be shared by as many ranks as the plan's stages have GPUs."""
-    for t, template in enumerate(plan.templates):
-        for i, stage in enumerate(template.stages):
-            if stage.tensor_parallel > 1 and cuts is None:
-                raise InvalidInputError(
-                    f"a stage of template {template.name} is on {stage.tensor_parallel} GPUs, and nothing says how its "
-                    "layers are cut",
-                    where=f"/templates/{t}/stages/{i}/tensor_parallel",
-                    fix="give PlanRunner cuts=ModelCuts({...}), or plan with --tensor-parallel 1",
-                )
-            if cuts is not None:
-                for number in range(*stage.layers):
-                    cuts.check(layers[number], stage.tensor_parallel, f"layer {number}")
-
-
-def cut_ties(ties: Sequence[Tie], layers: Sequence[nn.Module], cuts: LayerCuts) -> tuple[Tie, ...]:
-    """Ties of whole layers by the names that their parameters have in layers that are cut.
+def _is_sharded(
+    asked: bool | None, program: Program, layout: RankLayout, optimizer: OptimizerFactory, layers: Sequence[nn.Module]
+) -> bool:
+    """Whether peers share the optimizer's state; nobody can where those who hold a layer have unlike slices of it.
 
     Raises:
-        InvalidInputError: a parameter is cut in one of its places and whole in another.
-    """
-    found = []
-    for one in ties:
-        places = tuple((layer, cuts.name_in_cut(layers[layer], name)) for layer, name in one.places)
-        are_cut = {new != old for new, old in zip(places, one.places, strict=True)}
-        if len(are_cut) > 1:
-            raise InvalidInputError(
-                f"layers {one.layers} share {one.places[0][1]} (tied weights), cut in one of them and whole in another",
-                where="the tensor-parallel plan",
-                fix="cut an embedding and its tied head by vocabulary, both or neither",
-            )
-        found.append(replace(one, places=places))
-    return tuple(found)
-
-
-def _asked_of(asked: bool | None, program: Program, layout: RankLayout) -> bool | None:
-    """What is asked of a sharded optimizer; nothing can be where those who hold a layer have unlike slices of it.
-
-    Raises:
-        InvalidInputError: it is asked for all the same.
+        InvalidInputError: it is asked for all the same, or of an optimizer that cannot be shared.
     """
     holders = {workers for number in range(len(program.workers)) for workers in peers_of(program, number).values()}
     if all(len({layout.degrees[worker] for worker in workers}) == 1 for workers in holders):
-        return asked
+        return shards_optimizer(asked, fewest_peers(program), optimizer, layers)
     if asked:
         raise InvalidInputError(
             "workers of unlike tensor-parallel degrees hold the same layers: they have no blocks of an optimizer's "

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -10,6 +11,7 @@ from ...schemas.plan import Layers
 from ...schemas.slices import Span, TensorCut, pieces_for
 from ..resilience.protocol import WHOLE, Copy
 from .layout import RankLayout
+from .packing import PackedEntries
 from .rank_group import RankGroup
 from .recut import State, cut_of
 from .ties import FINGERPRINTS, fingerprint
@@ -24,6 +26,11 @@ class _CopiedPart:
     cut: TensorCut | None = None
     taken: Span = (0, 0)
     placed: Span = (0, 0)
+
+    @property
+    def key(self) -> str:
+        """Its name among all parts that go to a rank."""
+        return f"{self.name}[{self.placed[0]}:{self.placed[1]}]"
 
     def at_source(self, state: State) -> torch.Tensor:
         """It as a view of what the source has."""
@@ -73,10 +80,8 @@ class SliceCopies:
         """
         for share, target in enumerate(self._layout.ranks_of(copy.target)):
             if copy.ranks is None or share in copy.ranks:
-                messages = self._messages(copy, share, state).get(self._share, [])
-                for number, parts in enumerate(messages):
-                    sent = torch.cat([part.at_source(state).reshape(-1) for part in parts])
-                    self._transport.send(self._tag_of(copy.layers, number), target, sent)
+                parts = self._parts(copy, share, state).get(self._share, [])
+                self._packed(copy, {one.key: one.at_source(state) for one in parts}).send(self._transport, target)
 
     def receive(self, copy: Copy, likes: State, waits: Callable[[], None]) -> State:
         """The state of a copy's layers.
@@ -86,25 +91,23 @@ class SliceCopies:
             likes: tensors of the shapes and types that this rank is to have.
             waits: called before each message that is waited for.
         """
-        messages = [
-            (self._layout.ranks_of(copy.source)[source], self._tag_of(copy.layers, number), parts)
-            for source, told in self._messages(copy, self._share, likes).items()
-            for number, parts in enumerate(told)
-        ]
-        for source, tag, parts in messages:
-            like = torch.cat([part.at_target(likes).reshape(-1) for part in parts])
-            self._transport.post_receive(tag, source, like)
         found = {name: torch.empty_like(like) for name, like in likes.items()}
-        for source, tag, parts in messages:
-            waits()
-            places = [part.at_target(found) for part in parts]
-            packed = self._transport.receive(tag, source).reshape(-1)
-            for place, value in zip(places, torch.split(packed, [one.numel() for one in places]), strict=True):
-                place.copy_(value.view(place.shape))
+        awaited: list[tuple[int, PackedEntries]] = []
+        for share, parts in self._parts(copy, self._share, likes).items():
+            source = self._layout.ranks_of(copy.source)[share]
+            awaited.append((source, self._packed(copy, {one.key: one.at_target(found) for one in parts})))
+            awaited[-1][1].announce(self._transport, source)
+        for source, packed in awaited:
+            for key, value in packed.received(self._transport, source, waits):
+                packed.entries[key].copy_(value)
         return found
 
-    def _messages(self, copy: Copy, share: int, state: State) -> dict[int, list[list[_CopiedPart]]]:
-        """By the source's ranks, what each message to a rank of the target has in it: all of one type.
+    def _packed(self, copy: Copy, entries: State) -> PackedEntries:
+        """Slices are not contiguous, so that even one that goes alone is sent as a copy."""
+        return PackedEntries(entries, partial(self._tag_of, copy.layers), in_copies=True)
+
+    def _parts(self, copy: Copy, share: int, state: State) -> dict[int, list[_CopiedPart]]:
+        """By the source's ranks, what goes from each to a rank of the target.
 
         Args:
             copy: what is copied.
@@ -113,8 +116,8 @@ class SliceCopies:
                 own: a layer that is cut has the bias of a sum before the matrix, a whole one behind it.
         """
         before, after = self._layout.degrees[copy.source], self._layout.degrees[copy.target]
-        found: dict[int, dict[torch.dtype, list[_CopiedPart]]] = {}
-        for name, value in sorted(state.items()):
+        found: dict[int, list[_CopiedPart]] = {}
+        for name in sorted(state):
             cut = cut_of(name, state, self._cuts)
             if cut is None:
                 parts = [(share * before // after, _CopiedPart(name))]
@@ -122,8 +125,8 @@ class SliceCopies:
                 pieces = pieces_for(cut, after, share, before)
                 parts = [(one.source, _CopiedPart(name, cut, one.taken, one.placed)) for one in pieces]
             for source, part in parts:
-                found.setdefault(source, {}).setdefault(value.dtype, []).append(part)
-        return {source: list(by_type.values()) for source, by_type in found.items()}
+                found.setdefault(source, []).append(part)
+        return found
 
 
 def whole_checksums(states: Mapping[int, State], cuts: Mapping[str, TensorCut], group: RankGroup) -> dict[int, str]:

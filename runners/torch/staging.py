@@ -35,6 +35,10 @@ class Streams(Protocol):
         """An event to record, wait for and synchronize."""
         ...
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on the GPU, unlike the count of an optimizer's steps."""
+        ...
+
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         """Give a tensor's memory to nobody else before what this stream has to do with it is done."""
         ...
@@ -75,6 +79,10 @@ class CudaStreams:
         """An event without a time."""
         return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on the GPU."""
+        return tensor.is_cuda
+
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         """Tell the allocator that this stream uses a tensor as well."""
         tensor.record_stream(stream)
@@ -106,8 +114,9 @@ class HostStaging:
         return cls(CudaStreams(device), CudaStreams(device)) if device.type == "cuda" else cls()
 
     def host_like(self, like: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same shape and type in such host memory as messages are to arrive in."""
-        if self._out is None:
+        """A tensor of the same shape and type in such host memory as messages are to arrive in; the very one, where it
+        lies on the host."""
+        if self._out is None or not self._out.holds(like):
             return like
         key = like.shape, like.dtype
         if key not in self._likes:
@@ -118,10 +127,10 @@ class HostStaging:
         """Begin to copy a tensor, once all launched before is done; another thread may wait for it.
 
         Returns:
-            What waits for the copy and gives it; the tensor itself on a CPU.
+            What waits for the copy and gives it; the tensor itself where it lies on the host.
         """
         streams, data = self._out, tensor.detach()
-        if streams is None:
+        if streams is None or not streams.holds(data):
             return lambda: data
         data = data.contiguous()
         side, event = streams.side(), streams.event()

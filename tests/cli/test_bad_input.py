@@ -243,6 +243,7 @@ def test_a_trace_that_cannot_be_injected_is_refused(case: str, tmp_path: Path) -
         ((*COORDINATE[:-1], "open"), "others than its owner can read or change the job's secret (mode 644)", "open"),
         ((*JOIN[:5], "open", *JOIN[6:], "--worker", "0/0"), "others than its owner", "open"),
         ((*COORDINATE, "--standby"), "a standby waits for a log", "--standby"),
+        ((*COORDINATE, "--min-workers", "9"), "to begin with 9", "--min-workers"),
         ((*COORDINATE, "--log", "plan.json"), "no coordinator's log", "plan.json, line 1"),
         ((*COORDINATE, "--resume", "nowhere"), "there is no such folder", "nowhere"),
         ((*COORDINATE, "--resume", "empty"), "there is no complete checkpoint here", "empty"),

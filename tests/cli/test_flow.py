@@ -19,6 +19,7 @@ from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
 from rtk.schemas.timeline import Timeline
 
+from ..warm import Warm
 from .shell import RTK, Command, Done, Shell, rtk, rtk_forked, rtk_process, wait_for, workers_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -181,12 +182,11 @@ def test_ctrl_c_on_a_terminal_stops_a_run_in_order(folder: Path, tmp_path: Path)
     """The key is pressed on a real terminal, whose processes all get the signal: the live view stays, with what was
     done, and below it stands how to go on."""
     command = ["run", "plan.json", *RUN, "--iterations", "100000", "--checkpoint", str(tmp_path / "ck")]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.environ.pop("CI", None)
-        os.environ["TERM"] = "xterm"
-        os.execv(RTK[0], [*RTK, *command])
+    surroundings = {**os.environ, "TERM": "xterm"}
+    surroundings.pop("CI", None)
+    terminal, theirs = pty.openpty()
+    with os.fdopen(theirs, "r+b", 0) as screen:
+        run = Warm(RTK[2], command, folder, surroundings, [screen] * 3)
     said = b""
     try:
         while b"iteration  " not in said or b" of 100000" not in said:
@@ -195,11 +195,10 @@ def test_ctrl_c_on_a_terminal_stops_a_run_in_order(folder: Path, tmp_path: Path)
         with suppress(OSError):  # the other end is closed
             while more := os.read(terminal, 65536):
                 said += more
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
-    except BaseException:
-        with suppress(ProcessLookupError):  # a run without end must not outlive a test that fails
-            os.kill(pid, signal.SIGKILL)
-        raise
+        assert run.wait(60) == 130
+    finally:
+        run.kill()  # a run without end must not outlive a test that fails
+        os.close(terminal)
     words = said.decode()
     assert "asked to stop" in words
     assert "resume with: rtk run plan.json" in words.replace("\r\n", "\n")

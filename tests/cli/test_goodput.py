@@ -14,6 +14,7 @@ from rtk.profilers.ledger.failure_trace import costs_of, failures_of
 from rtk.schemas.documents import read_document
 from rtk.schemas.ledger import CLASSES, GoodputLedger
 from rtk.schemas.trace import read_trace
+from rtk.viz.ledger import segments_of
 
 from .shell import rtk
 
@@ -199,3 +200,11 @@ def test_the_patterns_of_the_documentation_read_such_lines(tmp_path: Path) -> No
     found = json.loads(rtk("goodput", str(path), *words, "--gpus", "64", "--json").stdout)
     assert found["time"]["useful_gpu_s"] == 64 * 100
     assert found["time"]["checkpoint_gpu_s"] == 64 * 4
+
+
+def test_what_the_picture_says_of_idle_time_is_what_the_classes_say() -> None:
+    """Between a launcher's word of a failure and its next start the job is not idle: it restarts."""
+    found = library.goodput([str(Path(__file__).parents[1] / "profilers" / "logs" / "nvrx.log")])
+    assert found.time.idle_gpu_s == 0
+    drawn = [segment for attempt in found.attempts for segment in segments_of(attempt)]
+    assert {name for name, _, _ in drawn} == {"restart", "useful", "redone", "detection"}

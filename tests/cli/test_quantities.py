@@ -128,6 +128,7 @@ DURATIONS = {
     "--heartbeat-limit": ("500ms", "0.5"),
     "--kernel-gap": ("47us", "0.000047"),
     "--stall-limit": ("1min", "60"),
+    "--join-wait": ("1min", "60"),
     "--regroup": ("50ms", "0.05"),
     "--patience": ("1min", "60"),
     "--until": ("12h", "43200"),
@@ -238,7 +239,7 @@ REFUSED = {
     ),
     ("probe", "--processes", "2"): ("--sizes",),
     ("profile", "links", "--processes", "2"): ("--sizes",),
-    ("coordinate", "plan.json"): ("--stall-limit",),
+    ("coordinate", "plan.json"): ("--stall-limit", "--join-wait"),
     ("checkpoint", "export", "missing", "--to", "hf", "-o", "out"): ("--shard-size",),
 }
 

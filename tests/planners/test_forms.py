@@ -1,6 +1,8 @@
 """Plain Python or machine code, decided by all that was asked for so far."""
 
-from rtk.planners.scheduling.forms import many_problems, pays
+import numpy as np
+
+from rtk.planners.scheduling.forms import Form, many_problems, pays
 
 
 def test_many_small_problems_pay_for_machine_code_as_a_large_one_does() -> None:
@@ -15,3 +17,14 @@ def test_many_small_problems_pay_for_machine_code_as_a_large_one_does() -> None:
     with many_problems():
         assert asked() == [False, False, True, True]
     assert asked() == [False] * 4  # who waits for one answer is not held up by those before
+
+
+def test_kernels_are_given_arrays_of_one_type() -> None:
+    """What may only be read, as a broadcast, is copied: numba would compile all that takes it a second time."""
+    given = np.broadcast_to(np.arange(3.0), 3)
+    formed = Form(True).floats(given)
+    assert not given.flags.writeable
+    assert formed.flags.writeable
+    assert formed.tolist() == given.tolist()
+    own = np.arange(3)
+    assert Form(True).ints(own) is own

@@ -10,7 +10,7 @@ import pytest
 
 from rtk.profilers.annotations import read_annotations
 from rtk.schemas.errors import InvalidInputError
-from rtk.schemas.timeline import Timeline
+from rtk.schemas.timeline import Span, Timeline
 
 from .kineto_steps import trace_zero_bubble
 
@@ -72,7 +72,7 @@ def test_actions_of_torch(tmp_path: Path) -> None:
         ("0/2", "B1", 0): 18,
         ("0/0", "F0", 1): 23,
     }
-    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/2": 0}}
+    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/2": 0}, "processes": {"0/0": 0, "0/2": 0}}
 
 
 def test_waiting_for_a_message_does_not_count_on_a_cpu(tmp_path: Path) -> None:
@@ -207,4 +207,31 @@ def test_torch_writes_what_is_read(tmp_path: Path) -> None:
     timeline = read_annotations([path])
     expected = {("0/0", kind) for kind in "FB"} | {("0/1", kind) for kind in "FIW"}
     assert set(durations_us(timeline)) == {(w, f"{kind}{j}", n) for w, kind in expected for j in (0, 1) for n in (0, 1)}
-    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/1": 0}, "world_size": 1}
+    one = {"0/0": 0, "0/1": 0}
+    assert timeline.options == {"clock": "cpu", "ranks": one, "processes": one, "world_size": 1}
+
+
+def test_passes_of_a_real_gpu_count_by_their_kernels() -> None:
+    """On an H200 a forward pass and a W take what Kineto's own annotation of the GPU says; of I, whose kernels
+    autograd's thread launches, Kineto tells nothing, and the kernels do."""
+    path = Path(__file__).parent / "traces" / "h200-passes.json.gz"
+    told_us: dict[str, float] = {}
+    kernels_us = 0.0
+    for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+        if event.get("cat") == "gpu_user_annotation":
+            told_us[event["name"]] = told_us.get(event["name"], 0.0) + event["dur"]
+        kernels_us += event["dur"] if event.get("cat") == "kernel" else 0.0
+    timeline = read_annotations([path])
+    assert timeline.options["clock"] == "kernels"
+    found_us = {_annotation(span): (span.end_s - span.start_s) * 1e6 for span in timeline.spans}
+    assert len(found_us) == 4 * len("FIW") * 2
+    for name, time_us in found_us.items():
+        if "I" in name:
+            assert told_us.get(name, 0.0) < 2 < 8000 < time_us
+        else:
+            assert time_us == pytest.approx(told_us[name], abs=1)
+    assert kernels_us < sum(found_us.values()) < 1.4 * kernels_us
+
+
+def _annotation(span: Span) -> str:
+    return f"PP:{span.worker.split('/')[1]}{span.op}"

@@ -224,6 +224,24 @@ def test_a_single_line_with_a_wild_clock_is_not_believed() -> None:
     assert seconds(script.ledger()) == {"useful": 40.0}
 
 
+def test_a_clock_that_was_not_set_or_is_wrong_makes_no_years() -> None:
+    """A machine that began in 1970, and a last line of 2099."""
+    script = Script(100.0).then(0, "start", gpus=1)
+    script.time_s = 1e9
+    script.iterations(1, 10, took_s=2.0)
+    script.told.append(happening("iteration", 4e9, iteration=11, took_s=2.0))
+    found = script.ledger()
+    assert seconds(found) == {"useful": 22.0}
+    assert any("put back or forward 2 times" in one for one in found.warnings)
+
+
+def test_timers_that_the_clock_contradicts_at_most_lines_are_refused() -> None:
+    """As where 10,000 is taken for ten thousand: a ledger out of that would be a thousand times too long."""
+    with pytest.raises(InvalidInputError, match="contradict each other at 29 of 30 lines") as error:
+        Script().then(0, "start", gpus=1).iterations(1, 30, 10.0, took_s=10_000.0).ledger()
+    assert "--pattern" in str(error.value.fix)
+
+
 def test_without_any_clock_what_iterations_took_is_counted() -> None:
     """And said."""
     told = [happening("iteration", None, n, iteration=n, took_s=3.0) for n in range(1, 11)]
@@ -234,13 +252,79 @@ def test_without_any_clock_what_iterations_took_is_counted() -> None:
 
 
 def test_a_pause_without_a_word_is_unknown_where_a_timer_says_that_it_was_no_iteration() -> None:
-    """An evaluation; without a timer it would be a slow iteration."""
+    """Without a timer it would be a slow iteration."""
     script = (
         Script().then(0, "start", gpus=1).iterations(1, 20, took_s=2.0).then(100, "iteration", iteration=21, took_s=2.0)
     )
     assert seconds(script.ledger()) == {"useful": 42.0, "unknown": 98.0}
     untimed = Script().then(0, "start", gpus=1).iterations(1, 20).then(100, "iteration", iteration=21)
     assert seconds(untimed.ledger()) == {"useful": 42.0, "slow": 98.0}
+
+
+def test_what_timers_leave_out_again_and_again_is_an_iterations_and_what_is_more_is_a_pause() -> None:
+    """A pause of 4 s between lines for 100 s of iterations, of which a timer leaves out half a second each time."""
+    script = Script(1e9 + 0.25).then(0, "start", gpus=1)
+    for number in range(10, 210, 10):
+        script.then(100.5 + 4.0 * (number in (100, 150)), "iteration", iteration=number, steps=10, took_s=10.0)
+    found = seconds(script.ledger())
+    assert found["unknown"] == pytest.approx(8.0, abs=0.2)
+    assert found["useful"] == pytest.approx(20 * 100.5, abs=0.7)  # of the first line, it is not known yet
+
+
+def test_evaluations_are_useful_however_the_log_tells_of_them() -> None:
+    """With a clock, with a timer, or with neither: then they are what iterations' timers leave out, or take longer."""
+    dated = Script().then(0, "start", gpus=4).iterations(1, 20, took_s=2.0).then(30, "evaluation", iteration=20)
+    timed, untold, mixed = (Script().then(0, "start", gpus=4).iterations(1, 20, took_s=2.0) for _ in range(3))
+    timed.told.append(happening("evaluation", None, iteration=20, took_s=30.0))
+    untold.told.append(happening("evaluation", None, iteration=20))
+    mixed.told.append(happening("evaluation", None, iteration=20))
+    dated.iterations(21, 40, took_s=2.0)
+    for script, took_s in ((timed, 2.0), (untold, 2.0), (mixed, 32.0)):
+        script.then(32, "iteration", iteration=21, took_s=took_s).iterations(22, 40, took_s=2.0)
+    for script in (dated, timed, untold, mixed):
+        found = script.ledger()
+        assert seconds(found) == {"useful": 4 * 110.0}
+        assert (found.evaluations, found.evaluation_gpu_s) == (1, 120.0)
+        assert bool(found.warnings) == (script in (untold, mixed))
+
+
+def test_an_evaluation_is_lost_with_the_iterations_before_it() -> None:
+    """The job goes back to a checkpoint of iteration 10."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 10).then(3, "save", iteration=10, took_s=3.0)
+    script.then(7, "evaluation", iteration=10, took_s=7.0).iterations(11, 15).then(5, "evaluation", iteration=15)
+    found = (
+        script.then(1, "failure", cause="OOM")
+        .then(9, "start")
+        .then(0, "load", iteration=10)
+        .iterations(11, 20)
+        .ledger()
+    )
+    assert seconds(found) == {"useful": 40.0 + 7, "redone": 15.0, "checkpoint": 3.0, "detection": 1.0, "idle": 9.0}
+    assert (found.failures[0].redone_s, found.evaluation_gpu_s, found.evaluations) == (15.0, 7.0, 2)
+
+
+def test_the_last_evaluation_comes_when_training_is_done() -> None:
+    """On the test set; one before the first iteration is a part of the start."""
+    script = Script().then(0, "start", gpus=1).then(6, "evaluation", took_s=6.0).iterations(1, 10).then(0, "end")
+    script.told.append(happening("evaluation", None, took_s=8.0))
+    assert seconds(script.ledger()) == {"load": 6.0, "useful": 28.0}
+
+
+@pytest.mark.parametrize("kind", ["failure", "start"])
+def test_a_checkpoint_without_a_clock_is_one_though_the_job_fails_after_it(kind: HappeningKind) -> None:
+    """Its timer says how long; what is left until the error is detection, and until a start idle."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 10, took_s=2.0)
+    script.told.append(happening("save", None, iteration=10, took_s=30.0))
+    found = seconds(script.then(40, kind).then(0, "start").iterations(11, 20, took_s=2.0).ledger())
+    assert found == {"useful": 40.0, "checkpoint": 30.0, "idle" if kind == "start" else "detection": 10.0}
+
+
+def test_an_end_that_another_clock_has_told_too_early_is_the_end_all_the_same() -> None:
+    """Slurm has whole seconds: the last iteration is said half a second after it."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 10, took_s=2.0).then(1.5, "end")
+    found = script.then(0.5, "iteration", iteration=11, took_s=2.0).ledger()
+    assert seconds(found) == {"useful": 22.0}
+    assert [one.ended for one in found.attempts] == ["clean"]
 
 
 def test_gpus_are_those_of_the_attempt_and_between_attempts_of_the_one_before() -> None:
@@ -302,6 +386,36 @@ def test_two_jobs_in_turns_in_one_log_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="two jobs are in one log: iterations 105 and 5006") as error:
         script.ledger()
     assert "job.log:11 and job.log:12" in str(error.value.where)
+
+
+def test_what_may_be_another_job_is_said() -> None:
+    """Iteration 1 again without a checkpoint, and iterations that are told twice; neither of a job that goes on."""
+    again = Script().then(0, "start", gpus=1).iterations(1, 20).then(9, "start").iterations(1, 5).ledger()
+    assert any("job.log:23: an attempt begins at iteration 1" in one for one in again.warnings)
+    script = Script().then(0, "start", gpus=1)
+    for number in range(1, 30):
+        script.then(1, "iteration", iteration=number).then(1, "iteration", iteration=number + 4)
+    assert any("28 lines tell of iterations that were told before" in one for one in script.ledger().warnings)
+    assert not Script().then(0, "start", gpus=1).iterations(1, 20).ledger().warnings
+
+
+def test_the_longest_pause_without_a_word_is_named() -> None:
+    """As where a piece of a log is missing."""
+    script = (
+        Script().then(0, "start", gpus=1).iterations(1, 20, took_s=2.0).then(50, "iteration", iteration=21, took_s=2.0)
+    )
+    script.then(90, "iteration", iteration=22, took_s=2.0)
+    (words,) = script.ledger().warnings
+    assert words == "2 pauses between iterations without a word; the longest, 88 s, before job.log:23"
+
+
+def test_an_error_of_which_the_launcher_tells_later_is_the_cause() -> None:
+    """Others have gone on for a moment: the first error is the cause; one that was caught long ago is not."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 9).then(1, "failure", cause="OOM").iterations(10, 11, 1.0)
+    late = Script().then(0, "start", gpus=1).iterations(1, 9).then(1, "failure", cause="OOM").iterations(10, 60)
+    for one, cause in ((script, "OOM"), (late, "exit code 1")):
+        (failure,) = one.then(5, "failure", cause="exit code 1").then(9, "start").iterations(12, 15).ledger().failures
+        assert failure.cause == cause
 
 
 def test_what_a_coarse_clock_left_open_is_not_lost_when_a_job_goes_back_without_a_word() -> None:
@@ -377,12 +491,22 @@ def test_long_jobs_take_bounded_memory_and_keep_their_sums(monkeypatch: pytest.M
     kept = JobHistory()
     for number in range(1, 2001):
         kept.note(DoneRow(0, number, 1, 1000, number * 1000))
-    assert len(kept.rows) <= 64
+    assert 16 <= len(kept.rows) <= 64
     assert sum(row.took_us for row in kept.rows) == 2_000_000
     loss = kept.go_back(1500)
     assert loss.iterations == 500
     assert loss.took_us[0] == 500_000
     assert kept.rows[-1].last == 1500
+
+
+def test_a_slow_phase_is_found_however_long_the_job_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows stand for grows with the job, and no faster."""
+    monkeypatch.setattr(history, "MOST_ROWS", 64)
+    script = Script().then(0, "start", gpus=1).iterations(1, 3000, 2.0, took_s=2.0)
+    script.iterations(3001, 3600, 4.0, took_s=4.0).iterations(3601, 6000, 2.0, took_s=2.0)
+    (phase,) = script.ledger().slow_phases
+    assert phase.factor == pytest.approx(2.0, rel=0.2)
+    assert phase.iterations == pytest.approx(600, rel=0.3)
 
 
 def test_every_class_is_defined() -> None:

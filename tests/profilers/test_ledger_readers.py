@@ -6,7 +6,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -15,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
-from rtk.profilers.ledger.happenings import Happening
+from rtk.profilers.failslow.readers.stamps import LineClock, zone_of
+from rtk.profilers.ledger.happenings import Happening, LogPlace
 from rtk.profilers.ledger.ledger import ledger_of
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.readers.reading import read_happenings
-from rtk.profilers.ledger.stamps import LineClock, zone_of
 from rtk.schemas.errors import InvalidInputError
 
 LOGS = Path(__file__).parent / "logs"
@@ -47,14 +48,17 @@ def megatron(iteration: int, clock: str = "2025-08-01 07:19:37", prefix: str = "
     )
 
 
+SIZE = "using world size: 4, data-parallel size: 4\n"
+
+
 def kinds(happenings: Iterable[Happening]) -> Counter[str]:
     """How often each kind was told."""
     return Counter(told.kind for told in happenings)
 
 
 def iterations(happenings: Iterable[Happening]) -> list[int | None]:
-    """The numbers of the iterations that were told."""
-    return [told.iteration for told in happenings if told.kind == "iteration"]
+    """The numbers of the iterations that were told, one by one or many at once."""
+    return [one.iteration for told in happenings if told.kind == "iteration" for one in told.singles()]
 
 
 def refusal(folder: Path, text: str | bytes) -> InvalidInputError:
@@ -85,6 +89,27 @@ def test_megatron_of_2021_tells_size_setup_iterations_and_its_end() -> None:
     assert (count.lines, count.garbled) == (40, 0)
 
 
+def test_megatrons_evaluations_take_what_their_timer_says() -> None:
+    """It stands before the loss; iterations' timers, and clocks, agree with it."""
+    told = told_by("megatron-evaluates.log")
+    assert [(one.iteration, one.took_s) for one in told if one.kind == "evaluation"] == [(50, 3.27473), (100, 2.05252)]
+    found = ledger_of(told)
+    assert found.evaluation_gpu_s == pytest.approx(5.32725)
+    assert found.time.unknown_gpu_s < 0.5
+    untimed = [replace(one, took_s=None) if one.kind == "evaluation" else one for one in told]
+    assert ledger_of(untimed).evaluation_gpu_s == pytest.approx(5.3, abs=1.0)  # clocks of whole seconds
+
+
+@pytest.mark.parametrize(
+    "words", ["iteration 20 | lm loss value: 8.8", "the end of training for test data | lm loss: 1"]
+)
+def test_every_set_of_data_that_megatron_evaluates_is_one_evaluation(words: str, tmp_path: Path) -> None:
+    """Without timers nobody knows how long; other lines with losses are none."""
+    text = megatron(10) + megatron(20) + 2 * f" validation loss at {words}\n" + "the loss at the barrier\n"
+    (told,) = [one for one in told_in(tmp_path, text) if one.kind == "evaluation"]
+    assert (told.took_s, told.iteration) == (None, 20 if "20" in words else None)
+
+
 def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
     """The line of the pipeline engine belongs to the step before it."""
     told = told_by("deepspeed-2021.log", format_name="deepspeed")
@@ -93,6 +118,30 @@ def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
         ("iteration", 1, 1622145115.061, 150.471),
         ("iteration", 2, 1622145260.386, 145.206),
     ]
+
+
+def test_a_comma_in_deepspeeds_seconds_is_no_thousand(tmp_path: Path) -> None:
+    """It always writes three digits behind the point, and no thousands."""
+    line = "[2025-08-01 07:00:{:02d},000] [INFO] [x.py:1:x] [Rank 0] step={}, skipped=0, lr=[1e-4]\n"
+    text = "".join(
+        line.format(10 * n, n) + f"steps: {n} loss: 2,41 iter time (s): 10,000 samples\n" for n in range(1, 5)
+    )
+    assert {one.took_s for one in told_in(tmp_path, text) if one.kind == "iteration"} == {10.0}
+
+
+def test_nanogpts_evaluations_are_in_the_time_of_the_iteration_after_them(tmp_path: Path) -> None:
+    """Every 50 iterations of 0.2 s it evaluates for 5 s."""
+    text = ""
+    for number in range(101):
+        text += f"step {number}: train loss 3.1, val loss 3.2\n" if number % 50 == 0 else ""
+        text += f"iter {number}: loss 3.14, time {5200 if number % 50 == 0 else 200}.00ms, mfu 1.00%\n"
+    found = ledger_of(told_in(tmp_path, text), gpus=1)
+    assert (found.iterations, found.evaluation_gpu_s, found.time.load_gpu_s, found.time.slow_gpu_s) == (
+        101,
+        10.0,
+        5.0,
+        0.0,
+    )
 
 
 def test_megatron_deepspeed_is_heard_once_with_deepspeeds_clock() -> None:
@@ -139,6 +188,27 @@ def test_what_saves_take_is_not_part_of_torchtitans_iterations() -> None:
         assert text[last].took_s == pytest.approx(sum(pair) / 2, rel=0.05)
 
 
+@pytest.mark.parametrize("words", ["", " (or staging if async is enabled)", " (or staging if async is enabled) "])
+def test_torchtitans_of_any_year_tell_of_checkpoints(words: str, tmp_path: Path) -> None:
+    """0.2 wrote no blank before `in`."""
+    between = words or " "
+    head = "[rank0]:[titan] 2025-04-01 00:25:59,616 - root - INFO - "
+    told = told_in(
+        tmp_path,
+        f"{head}step:  1  loss:  6.2116  memory: 87.04GiB(93.48%)  tps: 500  tflops: 1.0  mfu: 1.0%\n"
+        f"{head}Finished saving the checkpoint{between}in 5.53 seconds.\n",
+    )
+    assert [(one.kind, one.iteration, one.took_s) for one in told if one.kind == "save"] == [("save", 1, 5.53)]
+
+
+def test_torchtitans_validations_are_evaluations(tmp_path: Path) -> None:
+    """Its line comes when they are over, and the next one's tokens a second are counted from there."""
+    line = "[titan] 2025-04-01 00:25:{:06.3f} - root - INFO - {}step: {:2}  loss:  6.2  memory: 1GiB(2%)  tps: {}\n"
+    text = line.format(0, "", 1, 5) + line.format(10, "", 11, 100) + line.format(25, "validate ", 11, 9)
+    found = ledger_of(told_in(tmp_path, (text + line.format(35, "", 21, 100)).replace(".", ",")), gpus=1)
+    assert (found.evaluations, found.evaluation_gpu_s, found.time.useful_gpu_s) == (1, 15.0, 35.0)
+
+
 def test_torchtitans_structured_log_tells_spans() -> None:
     """Set-up, ten steps, two saves, and the step that broke and is none."""
     told = told_by("torchtitan.jsonl")
@@ -159,12 +229,91 @@ def test_nemo_tells_global_steps_and_the_checkpoint_it_goes_on_from() -> None:
     assert [(one.kind, one.iteration, one.steps) for one in resumed[:2]] == [("load", 5, 1), ("iteration", 7, 2)]
 
 
+def test_nemos_validations_are_evaluations(tmp_path: Path) -> None:
+    """However often their lines and bars are drawn; the check before training is none. Only bars say how long."""
+    line = "Training epoch 0, iteration {}/99 | lr: 0.001 | global_step: {} | train_step_timing in s: 1.2\n"
+    checks = "Sanity checking Validation: iteration 1/2\nSanity checking Validation: iteration 2/2\n"
+    lines = "".join(f"Validation: iteration {number}/8\n" for number in range(1, 9))
+    told = told_in(tmp_path, checks + line.format(9, 9) + lines + line.format(19, 19) + lines)
+    assert [(one.kind, one.iteration, one.took_s) for one in told] == [
+        ("iteration", 10, 1.2), ("evaluation", 10, None), ("iteration", 20, 1.2), ("evaluation", 20, None)
+    ]  # fmt: skip
+    bar = "Epoch 0:  10%|#  | 10/99 [00:12<01:48,  1.20s/it, v_num=, global_step=9.000, train_step_timing in s=1.200]"
+    bars = [f"Validation DataLoader 0: 50%|#  | {n}/8 [00:{2 * n:02d}<00:02,  0.50it/s]" for n in range(1, 9)]
+    told = told_in(tmp_path, "\r".join(["Sanity Checking DataLoader 0: 50%|# | 1/2 [00:01<00:01]", bar, *bars]) + "\n")
+    assert [(one.kind, one.iteration, one.took_s) for one in told] == [("iteration", 10, 1.2), ("evaluation", 10, 16.0)]
+
+
 def test_a_progress_bar_is_one_line_of_many_iterations() -> None:
     """Each step once, however often the bar was drawn."""
     told = told_by("nemo-bar.log")
     numbers = [number for number in iterations(told) if number is not None]
     assert numbers == list(range(numbers[0], 13))
-    assert len({one.where.line for one in told}) < len(told)
+    assert len({one.where.line for one in told}) < len(numbers)
+
+
+ODD_PARTS = (
+    ("global_step=8", "global_step=8,"), (".0, lr", ", lr"), (".0, lr", ".5, lr"), (".0, lr", "e+1, lr"),
+    ("s=1.360", "s=1,5"), ("s=1.360", "s=0.000"), ("s=1.360", "s=1e-3"), (", train_step_timing in s=1.360", ""),
+    ("v_num=2", "val_global_step=3.0"), ("v_num=2", "VRAM=3"), ("v_num=2", "a=1,5"),
+    ("v_num=2", "at=2025-08-01 07:00:00"), ("v_num=2", "Validation_loss=2"),
+    ("lr=0.001", "other_train_step_timing in s=7.0"), ("lr=0.001", "x"), ("Epoch", "[default3]:Epoch"),
+    ("Epoch", "2025-08-01 07:19:37 Epoch"), ("Epoch", "\x1b[32mEpoch"), ("Epoch", " Epoch"), ("Epoch", "E"),
+    ("Epoch", "Validation DataLoader 0: 5%|# | 1/8 [00:02<00:02, 2it/s]\rEpoch"), ("Epoch", "text\r\rEpoch"),
+)  # fmt: skip
+
+
+def bar_of(steps: Iterable[int], odd: Iterable[tuple[int, tuple[str, str]]]) -> str:
+    """A progress bar as NeMo draws it, with odd parts; parts end in carriage returns."""
+    parts = [
+        f"Epoch {step // 500}:   1%|#####| {step % 500}/500 [07:58<01:48, 1.36s/it, v_num=2, global_step={step}.0, "
+        "lr=0.001, train_step_timing in s=1.360]"
+        for step in steps
+    ]
+    for place, change in odd:
+        parts[place] = parts[place].replace(*change)
+    return "\r".join(parts)
+
+
+def assert_told_as_lines(bar: str) -> None:
+    """A bar tells what its parts would tell if each were a line."""
+    told, counts = list[list[Happening]](), list[int]()
+    for end in ("\r", "\n"):
+        with tempfile.TemporaryDirectory() as folder:
+            path, count = Path(folder) / "job.log", LogCount()
+            path.write_bytes(bar.replace("\r", end).encode() + b"\n" + megatron(7).encode())
+            happenings = read_happenings([str(path)], count, format_name="nemo")
+            told.append([])
+            with suppress(InvalidInputError):
+                for happening in happenings:
+                    told[-1] += [replace(one, where=LogPlace("", 0)) for one in happening.singles()]
+            counts.append(count.garbled)
+    assert told[0] == told[1]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("odd", ODD_PARTS)
+def test_an_odd_part_of_a_bar_tells_what_it_would_as_a_line(odd: tuple[str, str]) -> None:
+    """In the midst of ordinary ones, which are taken at once."""
+    bar = bar_of([8000, 8000, 8001, 8002, 8003, 8004, 8004, 8005], [(4, odd)])
+    assert bar != bar_of([8000, 8000, 8001, 8002, 8003, 8004, 8004, 8005], [])
+    assert_told_as_lines(bar)
+
+
+@given(
+    st.lists(st.sampled_from([1, 1, 1, 0, 2, -3]), min_size=4, max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ODD_PARTS)), max_size=2),
+)
+def test_a_bar_tells_what_its_parts_tell_as_lines(more: list[int], odd: list[tuple[int, tuple[str, str]]]) -> None:
+    """However many steps are taken at once, also where steps are left out, or done again."""
+    assert_told_as_lines(bar_of(accumulate(more, initial=8000), odd))
+
+
+def test_a_checkpoint_is_told_though_the_line_after_it_is_garbled(tmp_path: Path) -> None:
+    """It was saved before."""
+    saved = "  successfully saved checkpoint from iteration      7 to /ckpt\n"
+    told = told_in(tmp_path, megatron(7) + saved + megatron(8, ms="nonsense") + megatron(9))
+    assert [(one.kind, one.iteration) for one in told] == [("iteration", 7), ("save", 7), ("iteration", 9)]
 
 
 def test_a_long_bar_is_read_once_and_its_lines_are_counted_as_lines(tmp_path: Path) -> None:
@@ -189,6 +338,17 @@ def test_lightnings_csv_tells_steps_and_times() -> None:
     assert all(0.05 < (one.took_s or 0.0) < 0.07 for one in told if one.kind == "iteration")
 
 
+def test_lightnings_rows_of_validations_are_evaluations(tmp_path: Path) -> None:
+    """Such a row has a loss of the validation, and none of training."""
+    head = "step,epoch,timestamp,train_loss,val_loss\n"
+    text = head + "9,0,1000,2.0,\n19,0,1010,1.9,\n19,0,1014,,2.5\n29,0,1024,1.8,\n"
+    told = told_in(tmp_path, text, name="metrics.csv")
+    assert [(one.kind, one.iteration) for one in told[1:]] == [
+        ("iteration", 10), ("iteration", 20), ("evaluation", 20), ("iteration", 30)
+    ]  # fmt: skip
+    assert ledger_of(told, gpus=1).evaluation_gpu_s == 4.0
+
+
 def test_each_of_lightnings_versions_is_an_attempt(tmp_path: Path) -> None:
     """In the order of their clocks, and each beginning with its first iteration."""
     paths = []
@@ -200,8 +360,8 @@ def test_each_of_lightnings_versions_is_an_attempt(tmp_path: Path) -> None:
         paths.append(str(path))
     told = list(read_happenings(paths))
     assert [(one.kind, one.time_s, one.iteration) for one in told] == [
-        ("start", 996.5, None), ("iteration", 1000.0, 1), ("iteration", 1010.0, 2),
-        ("start", 1996.5, None), ("iteration", 2000.0, 1), ("iteration", 2010.0, 2),
+        ("start", None, None), ("iteration", 1000.0, 1), ("iteration", 1010.0, 2),
+        ("start", None, None), ("iteration", 2000.0, 1), ("iteration", 2010.0, 2),
     ]  # fmt: skip
 
 
@@ -219,6 +379,9 @@ def test_nvrx_tells_cycles_beside_the_programs_own_lines() -> None:
     ]
     assert kinds(told)["end"] == 1
     assert all((one.took_s or 0.0) < 1.0 for one in told if one.kind == "rendezvous")
+    found = ledger_of(told)  # workers that start after their rendezvous are no other attempt
+    assert [one.ended for one in found.attempts] == ["failed", "failed", "clean"]
+    assert [one.cause for one in found.failures] == [causes[0], causes[2]]
 
 
 def test_torchruns_lines_and_tracebacks_of_single_ranks() -> None:
@@ -232,6 +395,9 @@ def test_torchruns_lines_and_tracebacks_of_single_ranks() -> None:
     first, second = (one.time_s for one in told if one.cause == "exit code 1")
     assert first is not None and second is not None and second - first == pytest.approx(4.792)
     assert any("no year" in words for words in count.words())
+    found = ledger_of(told)  # rank 0 goes on for a moment after the error of rank 1
+    assert [one.cause for one in found.failures][:1] == [failures[0][0]]
+    assert any("no iteration has a clock" in words for words in found.warnings)
 
 
 # Lines in the forms of these threads: pytorch#118369, LlamaFactory#7396 (NCCL's watchdog), torchtitan#2389 (every rank
@@ -321,6 +487,48 @@ def test_ranks_apart_by_some_iterations_are_heard_once(tmp_path: Path) -> None:
     assert iterations(told_in(tmp_path, "".join(lines[:3] + mixed))) == list(range(1, 9))
 
 
+def test_a_checkpoint_that_was_loaded_without_a_word_has_the_iterations_before(tmp_path: Path) -> None:
+    """The first line after the start is no line for all of them."""
+    size = "using world size: 16, data-parallel size: 4\n[after megatron is initialized] datetime: 2025-08-01 07:{} \n"
+    first = "".join(megatron(n, f"2025-08-01 07:00:{n:02d}", ms="1000.0") for n in range(1, 41))
+    again = "".join(megatron(n, f"2025-08-01 07:01:{n:02d}", ms="1000.0") for n in range(21, 51))
+    found = ledger_of(told_in(tmp_path, size.format("00:00") + first + size.format("01:10") + again))
+    assert (found.iterations, found.iterations_lost, found.span_s) == (50, 20, 110.0)
+    alone = ledger_of(told_in(tmp_path, size.format("01:10") + again))
+    assert (alone.iterations, alone.span_s) == (29 + 12, 40.0)  # of the 21 of its first line, 12 had the time
+
+
+@pytest.mark.parametrize("late_lines_s", [20, 2])
+def test_a_start_that_a_rank_tells_late_is_none(tmp_path: Path, late_lines_s: int) -> None:
+    """Four ranks, a file each, on two hosts: their starts are 20 s apart, and their lines as much, or hardly."""
+    paths = []
+    for rank in range(4):
+        late_s = 20 * (rank // 2)
+        text = SIZE + f"[after megatron is initialized] datetime: 2025-08-01 07:00:{late_s:02d} \n"
+        for number in range(1, 31):
+            minute, second = divmod(10 * number + min(late_s, late_lines_s), 60)
+            text += megatron(number, f"2025-08-01 07:{minute:02d}:{second:02d}", ms="10000.0")
+        (tmp_path / f"rank{rank}.log").write_text(text)
+        paths.append(str(tmp_path / f"rank{rank}.log"))
+    found = ledger_of(read_happenings(paths))
+    assert (len(found.attempts), len(found.failures), found.iterations, found.time.useful_gpu_s) == (1, 0, 30, 1200.0)
+
+
+def test_attempts_that_never_come_to_an_iteration_are_attempts(tmp_path: Path) -> None:
+    """Each forms its group anew; torchrun's own word of the start and of the group is of the same attempt."""
+    start = (
+        "using world size: 4, data-parallel size: 4\n[after megatron is initialized] datetime: 2025-08-01 07:{}:00 \n"
+    )
+    agent = "I0801 07:{}:00.000000 140 torch/x.py:870] [default] "
+    torchrun = f"{agent}starting workers for entrypoint: python3\n{agent}Rendezvous complete for workers. Result:\n"
+    crash = 'Traceback (most recent call last):\n  File "x"\nRuntimeError: boo\n'
+    text = "".join(torchrun.format(n, n) + start.format(n + 3) + crash for n in (10, 20))
+    found = ledger_of(
+        told_in(tmp_path, text + torchrun.format(30, 30) + start.format(33) + megatron(1, "2025-08-01 07:34:00"))
+    )
+    assert [one.ended for one in found.attempts] == ["failed", "failed", "open"]
+
+
 def test_iterations_that_are_done_again_are_told_again(tmp_path: Path) -> None:
     """After a load, and after a restart of which no line tells."""
     first = "".join(megatron(number, f"2025-08-01 07:19:{number:02d}") for number in (1, 2, 3, 4))
@@ -342,6 +550,9 @@ def test_pieces_of_a_log_are_read_in_order(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
         paths.append(str(tmp_path / name))
     assert iterations(read_happenings(sorted(paths))) == [1, 2, 3, 4, 5, 6]
+    count = LogCount()
+    list(read_happenings([paths[0], paths[2]], count))
+    assert count.words() == [f"a piece of a log that was rotated is not given ({tmp_path / 'job.log.1'})"]
     for name, numbers in pieces.items():
         text = "".join(f"iter {number}: loss 1.0, time 20.0ms\n" for number in numbers).encode()
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
@@ -385,6 +596,9 @@ def test_colours_and_other_countries_numbers_are_read(tmp_path: Path) -> None:
     """A comma for the decimals, points for the thousands, and a coloured word in between."""
     told = told_in(tmp_path, megatron(1, ms="1.234,5") + megatron(2, "2025-08-01 07:19:39", ms="\x1b[31m987,6\x1b[39m"))
     assert [one.took_s for one in told] == pytest.approx([1.2345, 0.9876])
+    # As `grep --color=always iteration` has it.
+    found = "\x1b[01;31m\x1b[Kiteration\x1b[m\x1b[K"
+    assert iterations(told_in(tmp_path, (megatron(1) + megatron(2)).replace("iteration", found))) == [1, 2]
 
 
 @given(st.integers(0, 10**9), st.integers(0, 999))
@@ -414,6 +628,8 @@ def test_lines_that_cannot_be_read_are_counted_and_said(tmp_path: Path) -> None:
     assert iterations(told) == [1, 5]
     assert (count.lines, count.telling, count.garbled, count.silent) == (6, 2, 3, 1)
     assert all(words.startswith("not understood") for words in count.words())
+    told_in(tmp_path, megatron(1) + megatron(2)[:60], count := LogCount())
+    assert (count.garbled, count.words()) == (1, [f"the last line is cut off ({tmp_path / 'job.log'}:2)"])
 
 
 def test_holes_of_zero_bytes_are_left_out_and_said(tmp_path: Path) -> None:
@@ -585,14 +801,14 @@ def test_sacct_tells_when_a_job_ran_and_how_it_ended(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "acct.txt")]))
     assert [(one.kind, one.gpus, one.cause) for one in told] == [
-        ("start", 64, None),
+        ("start", 64, "Slurm"),
         ("iteration", None, None),
         ("failure", None, "NODE_FAIL"),
-        ("start", 64, None),
+        ("start", 64, "Slurm"),
         ("failure", None, "TIMEOUT"),
-        ("start", 32, None),
+        ("start", 32, "Slurm"),
         ("end", None, None),
-        ("start", 32, None),
+        ("start", 32, "Slurm"),
     ]
 
 
@@ -626,7 +842,7 @@ def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "acct.json")))
     assert [(one.kind, one.gpus, one.cause) for one in told] == [
-        ("start", 64, None), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
+        ("start", 64, "Slurm"), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
     ]  # fmt: skip
 
 
@@ -672,7 +888,7 @@ def test_kubernetes_events_tell_of_pods(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "events.json")]))
     assert [(one.kind, one.ranks, one.cause) for one in told] == [
-        ("start", ("train-3",), None),
+        ("start", ("train-3",), "Kubernetes"),
         ("iteration", (), None),
         ("failure", ("train-3",), "Evicted: The node was low on resource: memory."),
         ("detected", (), "BackOff: back-off"),

@@ -32,6 +32,11 @@ def test_a_check_runs(bench: "Bench", name: str) -> None:
     match name:
         case "profile":
             assert found["gpt-tiny"]["share_of_peak"] > 0
+        case "overlap":
+            assert 0.5 < found["gpt-tiny"] <= 1
+        case "annotated":
+            assert len(found["by_trace_s"]) == 4 * len("FIW")
+            assert found["clock"] == "cpu"
         case "survive":
             assert found["loss_difference"] < 1e-5
         case "nccl":

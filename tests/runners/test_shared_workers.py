@@ -25,9 +25,10 @@ from rtk.profilers.models.sharding import TensorParallelPlan
 from rtk.runners.program import lower
 from rtk.runners.torch.data.provider import Provider
 from rtk.runners.torch.evaluation import HeldOut
+from rtk.runners.torch.layer_shares import check_cuts, cut_ties
 from rtk.runners.torch.layout import RankLayout
 from rtk.runners.torch.recut import recut
-from rtk.runners.torch.runner import PlanRunner, check_cuts, check_model, cut_ties
+from rtk.runners.torch.runner import PlanRunner, check_model
 from rtk.runners.torch.ties import ties_of
 from rtk.schemas.degrees import Degrees
 from rtk.schemas.errors import InvalidInputError

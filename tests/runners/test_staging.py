@@ -13,7 +13,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 
 
 class FakeStreams:
-    """A GPU's streams on a CPU, where all is done at once; says what was asked of them.
+    """A GPU's streams on a CPU, where all is done at once; says what was asked of them. Integers lie on the host.
 
     Args:
         said: where it says so.
@@ -36,6 +36,9 @@ class FakeStreams:
 
     def event(self) -> Any:
         return FakeEvent(self._said)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.dtype != torch.int64
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         self._said.append(f"keep for {stream.name}")
@@ -109,6 +112,27 @@ def test_messages_arrive_in_pinned_memory() -> None:
     assert first is second
     assert staging.host_like(torch.ones(2, 3, dtype=torch.float64)) is not first
     assert said == ["pinned", "pinned"]
+
+
+def test_what_lies_on_the_host_is_handed_through() -> None:
+    """An optimizer's count of steps is on the host though its parameters are on a GPU: no stream has to do with it."""
+    said: list[str] = []
+    staging, count = HostStaging(FakeStreams(said), FakeStreams([])), torch.ones((), dtype=torch.int64)
+    assert staging.to_host(count)().data_ptr() == count.data_ptr()
+    assert staging.host_like(count) is count
+    assert said == []
+
+
+@needs_gpu
+def test_counts_of_steps_stay_on_the_host() -> None:
+    """On a GPU, too, where AdamW keeps them on the host."""
+    parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
+    optimizer = torch.optim.AdamW([parameter])
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    staging = HostStaging.of(torch.device("cuda"))
+    pending = [staging.to_host(value) for value in optimizer.state[parameter].values()]
+    assert [one().device.type for one in pending] == ["cpu"] * 3
 
 
 @needs_gpu

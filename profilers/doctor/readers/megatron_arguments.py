@@ -1,13 +1,8 @@
-"""Settings in the arguments that Megatron-LM prints at its start (megatron/training/arguments.py, `_print_args`)."""
-
-import re
+"""Settings in the arguments that Megatron-LM prints at its start."""
 
 from ....schemas.diagnosis import ToldSetting
+from ...failslow.readers.printed_arguments import PrintedArguments
 from ..collected import Collected
-
-BEGIN = re.compile(r"-{4,} arguments -{4,}")
-_END = re.compile(r"-{4,} end of arguments -{4,}")
-_ARGUMENT = re.compile(r"(\w+) \.{3,} ?(.*)$")
 
 
 def read_megatron_arguments(text: str, collected: Collected, file: str) -> None:
@@ -18,12 +13,11 @@ def read_megatron_arguments(text: str, collected: Collected, file: str) -> None:
         collected: where what is found goes.
         file: its name.
     """
-    is_within = False
+    printed = PrintedArguments()
     for number, line in enumerate(text.splitlines(), start=1):
-        if _END.search(line):
+        argument = printed.read(line)
+        if printed.ends:
             return
-        if BEGIN.search(line):
-            is_within = True
-        elif is_within and (found := _ARGUMENT.search(line)) and found[2].strip() != "None":
-            flag = "--" + found[1].replace("_", "-")
-            collected.megatron(flag, ToldSetting(found[1], found[2].strip(), file, number))
+        if argument is not None and argument[1] != "None":
+            name, value = argument
+            collected.megatron("--" + name.replace("_", "-"), ToldSetting(name, value, file, number))

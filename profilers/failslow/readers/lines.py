@@ -4,7 +4,7 @@ import re
 
 LONGEST_BYTES = 8192  # of a line, what is looked at
 NUMBER = rb"([-+]?(?:[0-9](?:[0-9.,]{0,30}[0-9])?\.?(?:[eE][-+]?[0-9]{1,4})?|nan|NaN|inf))"
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+COLOUR = re.compile(rb"\x1b\[[0-9;?]{0,32}[A-Za-z]")  # and what else moves a terminal's cursor: `grep` writes \\x1b[K
 _RANK = re.compile(rb"\s*(?:\[(?:rank|default)(\d{1,9})\]:|(\d{1,9}):\s)")
 _THOUSANDS = re.compile(rb"[-+]?\d{1,3}(?:,\d{3})+")
 
@@ -12,7 +12,7 @@ _THOUSANDS = re.compile(rb"[-+]?\d{1,3}(?:,\d{3})+")
 def plain(line: bytes) -> bytes:
     """The beginning of a line, without the colours of terminals."""
     line = line[:LONGEST_BYTES]
-    return _COLOUR.sub(b"", line) if b"\x1b" in line else line
+    return COLOUR.sub(b"", line) if b"\x1b" in line else line
 
 
 def rank_of(line: bytes) -> str | None:

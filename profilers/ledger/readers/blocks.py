@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import DamagedGzipError, opened, source_of
+from ...failslow.readers.lines import COLOUR
 from ..log_count import LogCount
 
 BLOCK_BYTES = 1 << 21
@@ -29,7 +30,7 @@ class LogBlock(NamedTuple):
 def blocks_of(path: str, count: LogCount) -> Iterator[LogBlock]:
     """The blocks of a file: gzip is unpacked, UTF-16 becomes UTF-8, zero bytes are left out.
 
-    A carriage return ends a line as a line feed does, for progress bars have nothing else.
+    A carriage return ends a line as a line feed does, for progress bars have nothing else. Colours are left out.
 
     Args:
         path: "-" is standard input.
@@ -41,6 +42,8 @@ def blocks_of(path: str, count: LogCount) -> Iterator[LogBlock]:
     rest, pieces = b"", _texts(path, count)
     for piece in pieces:
         data = (rest + piece).replace(b"\r\n", b"\n")
+        if b"\x1b" in data:  # colours may stand within the words by which lines are known
+            data = COLOUR.sub(b"", data)
         horizon = len(data) - AHEAD_BYTES
         end = max(data.rfind(b"\n", 0, max(0, horizon)), data.rfind(b"\r", 0, max(0, horizon))) + 1
         if not end and len(data) > MOST_LINE_BYTES:

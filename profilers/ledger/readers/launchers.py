@@ -30,61 +30,22 @@ _CANCELLED = re.compile(
 _SRUN = re.compile(rb"srun: error: (\S+): tasks? \S+ (.{1,80})")
 _SIGNAL = re.compile(rb"(?:[Rr]eceived (?:Signals\.|death signal )?|signal: )(SIG[A-Z]+|\d{1,2})\b")
 _RETURN = re.compile(rb"exits with return code = (-?\d{1,5})")
+_ANY = re.compile(rb"")  # where the mark says all
 
 
-class Launchers(HappeningReader):
-    """The failures that stand in any log, and what launchers tell of processes.
-
-    A traceback is a failure whose cause is its last line, found among those of other ranks by what stands before it. A
-    collective that timed out is `detected`, and `took_s` says since when it hung.
-    """
-
-    NAME: ClassVar[str] = "launcher"
-    MARKS: ClassVar[tuple[bytes, ...]] = (
-        _TRACEBACK,
-        b"failed (exitcode: ",
-        b"Watchdog caught collective operation timeout",
-        b"slurmstepd: error: *** ",
-        b"srun: error: ",
-        b" attempts left",
-        b" death signal",
-        b"received SIG",
-        b"exits with return code = ",
-        b"Rendezvous complete for workers",
-        b"] starting workers for entrypoint",
-        b"oom-kill",
-        b"worker group successfully finished",
-        b"Out Of Memory",
-    )
-
-    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
-        """What a line tells."""
-        for mark, words in _WORDS.items():
-            if mark in line:
-                found = words(line, around)
-                if found is not None:
-                    kind, cause, ranks, took_s = found
-                    time_s = self.clock.of(line, anywhere=True)
-                    yield Happening(kind, time_s, around.place, took_s, ranks=ranks, cause=cause)
-                return
-
-
-_Found = tuple[HappeningKind, str | None, tuple[str, ...], float | None] | None
+# What is told: kind, cause, ranks, and since when.
+_Found = tuple[HappeningKind, str | None, tuple[str, ...], float | None]
+_HOST_MEMORY: _Found = ("failure", "out of memory (the host's)", (), None)
 
 
 def _traceback(line: bytes, around: LineContext) -> _Found:
+    """Its cause is the first line at its own depth that no source line is.
+
+    torchrun's own traceback says only that a process failed.
+    """
     prefix = line[: line.index(_TRACEBACK)]
-    rank = rank_of(line)
-    cause = _last_line(prefix, around)
-    # torchrun's own traceback says only that a process failed.
-    kind: HappeningKind = "detected" if "ChildFailedError" in cause else "failure"
-    return kind, cause, (rank,) if rank else (), None
-
-
-def _last_line(prefix: bytes, around: LineContext) -> str:
-    """Of a traceback: the first line at the prefix's depth that no source line is."""
     prefix = prefix if _PREFIX.fullmatch(prefix) else b""
-    is_inside = False
+    rank, is_inside, cause = rank_of(line), False, "an exception, whose last line is not in the log"
     for following in around.following(_MOST_LINES):
         text = plain(following)
         if not text.startswith(prefix.rstrip()):
@@ -93,13 +54,9 @@ def _last_line(prefix: bytes, around: LineContext) -> str:
         if text[:1] in (b" ", b"\t"):
             is_inside = True
         elif is_inside and _LAST_LINE.match(text):
-            return text_of(text)[:MOST_CAUSE]
-    return "an exception, whose last line is not in the log"
-
-
-def _exit(line: bytes, around: LineContext) -> _Found:
-    match = _EXIT.search(line)
-    return ("failure", _code_words(int(match[1])), (f"local {int(match[2])}",), None) if match else None
+            cause = text_of(text)[:MOST_CAUSE]
+            break
+    return "detected" if "ChildFailedError" in cause else "failure", cause, (rank,) if rank else (), None
 
 
 def _code_words(code: int) -> str:
@@ -111,63 +68,65 @@ def _code_words(code: int) -> str:
         return f"exit code {code}"
 
 
-def _watchdog(line: bytes, around: LineContext) -> _Found:
-    match = _WATCHDOG.search(line)
-    if match is None:
-        return None
-    operation = _OPERATION.search(match[2])
+def _watchdog(found: re.Match[bytes]) -> _Found:
+    operation = _OPERATION.search(found[2])
     words = f" ({text_of(operation[1])})" if operation else ""
-    return "detected", f"NCCL time-out{words}", (text_of(match[1]),), int(match[3]) / 1e3
+    return "detected", f"NCCL time-out{words}", (text_of(found[1]),), int(found[3]) / 1e3
 
 
-def _cancelled(line: bytes, around: LineContext) -> _Found:
-    match = _CANCELLED.search(line)
-    if match is None:
-        return None
-    reason = match[3].partition(b"DUE TO")[2]
-    words = text_of(match[2]) + (f" due to {text_of(reason).lower()}" if reason else "")
-    return "failure", words, (text_of(match[1]),) if match[1] else (), None
+def _cancelled(found: re.Match[bytes]) -> _Found:
+    reason = found[3].partition(b"DUE TO")[2]
+    words = text_of(found[2]) + (f" due to {text_of(reason).lower()}" if reason else "")
+    return "failure", words, (text_of(found[1]),) if found[1] else (), None
 
 
-def _srun(line: bytes, around: LineContext) -> _Found:
-    match = _SRUN.search(line)
-    return ("failure", text_of(match[2]), (text_of(match[1]),), None) if match else None
-
-
-def _restart(line: bytes, around: LineContext) -> _Found:
-    return "detected", "the agent restarts the workers", (), None
-
-
-def _signal(line: bytes, around: LineContext) -> _Found:
-    match = _SIGNAL.search(line)
-    if match is None:
-        return None
-    name = text_of(match[1])
+def _signal(found: re.Match[bytes]) -> _Found:
+    name = text_of(found[1])
     return "failure", _code_words(-int(name)) if name.isdecimal() else name, (), None
 
 
-def _return_code(line: bytes, around: LineContext) -> _Found:
-    match = _RETURN.search(line)
-    return ("failure", _code_words(int(match[1])), (), None) if match else None
-
-
-def _memory(line: bytes, around: LineContext) -> _Found:
-    return "failure", "out of memory (the host's)", (), None
-
-
-_WORDS: dict[bytes, Callable[[bytes, LineContext], _Found]] = {
-    _TRACEBACK: _traceback,
-    b"failed (exitcode: ": _exit,
-    b"Watchdog caught collective operation timeout": _watchdog,
-    b"slurmstepd: error: *** ": _cancelled,
-    b"oom-kill": _memory,
-    b"Out Of Memory": _memory,
-    b"srun: error: ": _srun,
-    b" attempts left": _restart,
-    b" death signal": _signal,
-    b"received SIG": _signal,
-    b"exits with return code = ": _return_code,
-    b"Rendezvous complete for workers": lambda line, around: ("rendezvous", None, (), None),
-    b"] starting workers for entrypoint": lambda line, around: ("start", None, (), None),
-    b"worker group successfully finished": lambda line, around: ("end", None, (), None),
+# By their marks, of which the first that stands in a line counts: what the line tells beside it, and in words.
+_WORDS: dict[bytes, tuple[re.Pattern[bytes], Callable[[re.Match[bytes]], _Found]]] = {
+    b"failed (exitcode: ": (
+        _EXIT,
+        lambda found: ("failure", _code_words(int(found[1])), (f"local {int(found[2])}",), None),
+    ),
+    b"Watchdog caught collective operation timeout": (_WATCHDOG, _watchdog),
+    b"slurmstepd: error: *** ": (_CANCELLED, _cancelled),
+    b"oom-kill": (_ANY, lambda found: _HOST_MEMORY),
+    b"Out Of Memory": (_ANY, lambda found: _HOST_MEMORY),
+    b"srun: error: ": (_SRUN, lambda found: ("failure", text_of(found[2]), (text_of(found[1]),), None)),
+    b" attempts left": (_ANY, lambda found: ("detected", "the agent restarts the workers", (), None)),
+    b" death signal": (_SIGNAL, _signal),
+    b"received SIG": (_SIGNAL, _signal),
+    b"exits with return code = ": (_RETURN, lambda found: ("failure", _code_words(int(found[1])), (), None)),
+    b"Rendezvous complete for workers": (_ANY, lambda found: ("rendezvous", None, (), None)),
+    b"] starting workers for entrypoint": (_ANY, lambda found: ("start", "a launcher", (), None)),
+    b"worker group successfully finished": (_ANY, lambda found: ("end", None, (), None)),
 }
+
+
+class Launchers(HappeningReader):
+    """The failures that stand in any log, and what launchers tell of processes.
+
+    A traceback is a failure whose cause is its last line, found among those of other ranks by what stands before it. A
+    collective that timed out is `detected`, and `took_s` says since when it hung.
+    """
+
+    NAME: ClassVar[str] = "launcher"
+    MARKS: ClassVar[tuple[bytes, ...]] = (_TRACEBACK, *_WORDS)
+
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
+        """What a line tells."""
+        if _TRACEBACK in line:
+            yield self._told(_traceback(line, around), line, around)
+            return
+        for mark, (pattern, words) in _WORDS.items():
+            if mark in line:
+                if (found := pattern.search(line)) is not None:
+                    yield self._told(words(found), line, around)
+                return
+
+    def _told(self, found: _Found, line: bytes, around: LineContext) -> Happening:
+        kind, cause, ranks, took_s = found
+        return Happening(kind, self.clock.of(line, anywhere=True), around.place, took_s, ranks=ranks, cause=cause)

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.lines import number_text
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, LogPlace
-from ..stamps import LineClock
 
 MOST_CAUSE = 200  # characters of a failure's cause
 MOST_QUANTITY = 1e12  # that a line is believed
@@ -66,6 +66,19 @@ class HappeningReader(ABC):
             InvalidInputError: the line begins to tell of something and cannot be read.
         """
 
+    def read_run(self, line: bytes, at: int, around: LineContext) -> tuple[Happening | None, int]:
+        """What the parts of a progress bar tell that are nothing but iterations one after the other, at once.
+
+        Args:
+            line: whose parts have carriage returns between them.
+            at: where in it the first of them begins.
+            around: the line's place.
+
+        Returns:
+            Such iterations, if there are any, and where the first part begins that has to be looked at alone (`read`).
+        """
+        return None, at
+
     def finish(self) -> Iterable[Happening]:
         """What is left to tell when the log is over."""
         return ()
@@ -75,7 +88,8 @@ class Progress:
     """How many iterations a line stands for, rank by rank: those since its line before.
 
     The first line after a start stands for all since the checkpoint; where that is not known, for as many as lines of
-    this log usually do (`interval`), or for one.
+    this log usually do (`interval`), or for one. A job that begins at 0 may have loaded a checkpoint without a word:
+    its first line stands for no more than lines usually do.
     """
 
     def __init__(self) -> None:
@@ -84,19 +98,27 @@ class Progress:
         self._last: dict[str | None, int] = {}
 
     def restart(self, base: int | None) -> None:
-        """A job begins after the iteration `base`; None: it is not known which."""
+        """A job begins after the iteration `base`; 0: as far as one can tell; None: it is not known."""
         self._base, self._last = base, {}
+
+    def follow(self, iteration: int) -> None:
+        """Lines of nobody's, one for each iteration after the line before and up to this one."""
+        self._last[None], self.interval = iteration, 1
+
+    def is_at(self, iteration: int | None) -> bool:
+        """Whether this is what the last line of nobody's has said."""
+        return iteration is not None and self._last.get(None) == iteration
 
     def steps(self, iteration: int, rank: str | None) -> int:
         """Another line, which says that an iteration is done."""
         is_first = rank not in self._last
         before = self._base if is_first else self._last[rank]
         self._last[rank] = iteration
-        if before is not None and iteration > before:
-            if not is_first:
-                self.interval = iteration - before
-            return iteration - before
-        return self.interval or 1
+        if before is None or iteration <= before or (before == 0 and is_first and self.interval):
+            return min(self.interval or 1, iteration) or 1
+        if not is_first:
+            self.interval = iteration - before
+        return iteration - before
 
 
 def quantity_of(text: bytes, what: str) -> float:

@@ -2,9 +2,7 @@
 
 import heapq
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from itertools import count as counting
 from itertools import pairwise
@@ -15,10 +13,11 @@ from typing import NamedTuple
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import STANDARD_STREAM, source_of
 from ....schemas.text import joined
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
 from ..log_count import LogCount
-from ..stamps import LineClock
 from .blocks import blocks_of
+from .echoes import heard_once
 from .kubernetes import read_kubernetes_events
 from .scheduler import kind_of_document
 from .slurm import read_sacct
@@ -76,7 +75,7 @@ def read_happenings(
     ]
     sources += _logs_of(logs, count, zone)
     has_iterations = False
-    for told in _once(_merged(sources, count, zone, format_name, patterns)):
+    for told in heard_once(_merged(sources, count, zone, format_name, patterns)):
         has_iterations = has_iterations or told.kind == "iteration"
         yield told
     if not has_iterations:
@@ -109,24 +108,28 @@ def _logs_of(paths: Sequence[str], count: LogCount, zone: tzinfo) -> list[_LogSo
     begin_s = {path: _beginning_s(path, count, zone) for path in paths}
     groups: dict[str, list[str]] = {}
     for path in dict.fromkeys(paths):
-        groups.setdefault(_stem(path), []).append(path)
+        name = path.removesuffix(".gz")
+        rotated = _ROTATED.fullmatch(name)
+        groups.setdefault(rotated[1] if rotated else name, []).append(path)
     sources = []
     for stem, files in groups.items():
         times = sorted(begin_s[file] for file in files)
         is_at_once = any(later - before < _AT_ONCE_S for before, later in pairwise(times) if before > -inf)
         if len(files) > 1 and not is_at_once:
             ordered = sorted(files, key=lambda file: begin_s[file]) if times[0] > -inf else _by_number(files)
+            _note_missing(stem, files, count)
             sources.append(_LogSource(stem, ordered, "log", times[0]))
         else:
             sources += [_LogSource(file, [file], "log", begin_s[file]) for file in files]
     return sources
 
 
-def _stem(path: str) -> str:
-    """What the files that a log was rotated into have in common."""
-    name = path.removesuffix(".gz")
-    match = _ROTATED.fullmatch(name)
-    return match[1] if match else name
+def _note_missing(stem: str, files: Sequence[str], count: LogCount) -> None:
+    """Say which pieces of a log that was rotated lie between those that are given, and are not."""
+    matches = [_ROTATED.fullmatch(file.removesuffix(".gz")) for file in files]
+    numbers = {0 if match is None else int(match[2]) for match in matches if match is None or len(match[2]) <= 3}
+    for number in sorted(set(range(min(numbers, default=0), max(numbers, default=0))) - numbers):
+        count.remark("a piece of a log that was rotated is not given", f"{stem}.{number}")
 
 
 def _by_number(files: Sequence[str]) -> list[str]:
@@ -209,65 +212,3 @@ def _told_by(
     if source.kind == "kubernetes":
         return iter(read_kubernetes_events(source.files[0], count))
     return iter(LogStream(source.files, count, zone, name, patterns))
-
-
-# Ranks that say the same.
-
-_REMEMBERED = 64  # iterations
-_ECHO_S = 1.0  # where nobody says who speaks, the same within so short a time is the same
-_LATE_S = 60.0  # and from another rank within so long a time
-
-
-@dataclass
-class _Heard:
-    """What was told since a job began, or loaded a checkpoint."""
-
-    iterations: OrderedDict[int, Happening] = field(default_factory=OrderedDict)
-    others: dict[tuple[str, int | None, str | None], Happening] = field(default_factory=dict)
-
-    def is_echo(self, told: Happening) -> bool:
-        """Whether it was told before, by somebody else; if not, it is remembered."""
-        if told.kind in ("failure", "detected", "other"):
-            if told.kind == "failure":
-                self.others.clear()
-            return False
-        if told.kind == "iteration":
-            if told.iteration is None:
-                return False
-            before = self.iterations.get(told.iteration)
-            if before is not None and _is_same(before, told):
-                return True
-            self.iterations[told.iteration] = told
-            self.iterations.move_to_end(told.iteration)
-            if len(self.iterations) > _REMEMBERED:
-                self.iterations.popitem(last=False)
-            self.others.clear()
-            return False
-        key = told.kind, told.iteration, told.cause
-        before = self.others.get(key)
-        if before is not None and _is_same(before, told):
-            return True
-        self.others[key] = told
-        if told.kind in ("start", "load"):
-            self.iterations.clear()
-        return False
-
-
-def _is_same(before: Happening, told: Happening) -> bool:
-    """Whether two that tell alike are one that two ranks tell."""
-    if before.ranks and before.ranks == told.ranks and before.where.file == told.where.file:
-        return False
-    apart_s = abs(told.time_s - before.time_s) if told.time_s is not None and before.time_s is not None else None
-    if before.ranks or told.ranks or before.where.file != told.where.file:
-        return apart_s is None or apart_s < max(_LATE_S, 5 * (told.took_s or 0.0))
-    if apart_s is None:
-        return told.took_s == before.took_s and told.where.line - before.where.line < _REMEMBERED
-    return apart_s <= max(_ECHO_S, (told.took_s or 0.0) / 2)
-
-
-def _once(happenings: Iterator[Happening]) -> Iterator[Happening]:
-    """Without what several ranks tell again."""
-    heard = _Heard()
-    for told in happenings:
-        if not heard.is_echo(told):
-            yield told

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ...failslow.readers.formats import Csv, DlLogger, JsonLines, MlPerf, NanoGpt, header_of
-from ...failslow.readers.lines import number_text
+from ...failslow.readers.lines import number_in, number_text
 from ...failslow.readers.reading import LineReader
+from ...failslow.readers.stamps import LineClock, unix_time
 from ..happenings import Happening, LogPlace
-from ..stamps import LineClock, unix_time
 from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _JSON_CLOCK = re.compile(rb'"(?:unix_time_s|timestamp|time|t)"\s*:\s*"?([^",}]{1,40})')
@@ -52,11 +52,22 @@ class SeriesLog(HappeningReader):
 
 
 class NanoGptLog(SeriesLog):
-    """nanoGPT and its descendants, whose first iteration is 0."""
+    """nanoGPT and its descendants, whose first iteration is 0, and which evaluate first."""
 
     NAME = "nanogpt"
     MARKS = (b"loss",)
     KIND, FIRST = NanoGpt, 0
+
+    def __init__(self, clock: LineClock) -> None:
+        super().__init__(clock)
+        self._times = NanoGpt(has_evaluated=True)
+
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
+        """An iteration, or an evaluation, whose time is in that of the iteration after it."""
+        if b"train loss" in line and (number := number_in(NanoGpt.EVALUATION, line)) is not None:
+            yield Happening("evaluation", self.clock.of(line), around.place, None, number)
+        else:
+            yield from super().read(line, around)
 
 
 class MlPerfLog(SeriesLog):
@@ -94,6 +105,7 @@ class JsonRows(SeriesLog):
 
 
 _TIMING = re.compile(r"(?:\w+_)?(?:step|iter|iteration|batch)_?(?:time|timing|duration)(?:_in)?_(s|ms)")
+_NOT_TRAINING = ("val", "test", "epoch", "step")  # how names begin that a row of an evaluation has
 _CLOCKS = ("timestamp", "time", "created_at", "wall_time", "unix_time_s", "date")
 
 
@@ -128,16 +140,21 @@ class LightningCsv(HappeningReader):
             raise unreadable_line("a row has more or fewer cells than there are names")
         row = {name: cell for name, cell in zip(self._names, cells, strict=True) if cell}
         step = row.get("step", "")
-        is_training = any(not name.startswith(("val", "test", "epoch", "step")) for name in row)
-        if not step.isdecimal() or not is_training or int(step) + 1 == self._told:
-            return
-        self._told = number = int(step) + 1
         stamp = next((row[name] for name in _CLOCKS if name in row), None)
         time_s = unix_time(stamp.encode(), self.clock) if stamp else None
+        if self._told is not None and not any(
+            not name.startswith(_NOT_TRAINING) for name in row if name not in _CLOCKS
+        ):
+            number = int(step) + 1 if step.isdecimal() else self._told
+            yield Happening("evaluation", time_s, around.place, None, number)
+            return
+        if not step.isdecimal() or int(step) + 1 == self._told:
+            return
+        self._told = number = int(step) + 1
         took_s, steps = _took_s(row), self._progress.steps(number, None)
         head, self._head = self._head, None
-        if head is not None:
-            yield Happening("start", time_s - (took_s or 0.0) if time_s is not None else None, head)
+        if head is not None:  # how many iterations its first row stands for is known only with those before it
+            yield Happening("start", None, head)
         yield Happening("iteration", time_s, around.place, took_s, number, steps=steps)
 
     def finish(self) -> Iterator[Happening]:

@@ -5,19 +5,20 @@ with a mark are looked at.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import tzinfo
 
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import source_of
 from ...failslow.readers.formats import Csv, JsonLines, header_of, names_a_time, plain_name, rows_by_first_line
 from ...failslow.readers.lines import plain
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, LogPlace
 from ..log_count import LogCount
-from ..stamps import LineClock
 from .blocks import LogBlock, blocks_of
 from .deepspeed import DeepSpeedLog
 from .launchers import Launchers
+from .marks import MarkSearch
 from .megatron import MegatronLog
 from .nemo import NemoLog
 from .nvrx import CycleEvents
@@ -45,7 +46,6 @@ READERS: dict[str, type[HappeningReader]] = {kind.NAME: kind for kind in (*_LOGS
 _MOST_HELD = 100_000  # happenings, until it is known who has written the log
 _LIGHTNING = {"step", "epoch"}
 _KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
-_CARRIAGE = re.compile(rb"[^\r]+")
 
 
 class _ReaderAtWork:
@@ -82,6 +82,7 @@ class LogStream:
         self._chosen: list[_ReaderAtWork] = []
         self._common = [_ReaderAtWork(kind(self._clock)) for kind in _COMMON]
         self._candidates: list[_ReaderAtWork] = []
+        self._search: MarkSearch | None = None  # for what all of them listen to
         self._told_at: LogPlace | None = None  # the last line that was counted
         self.format = name
         if name is not None:
@@ -111,7 +112,7 @@ class LogStream:
             self._count.remark("stamps say no year: 2000 is taken for it", source_of(self.files[0]))
 
     def _file(self, file: str) -> Iterator[Happening]:
-        around, lines = LineContext(source_of(file)), 0
+        around, lines, is_cut = LineContext(source_of(file)), 0, False
         self._count.files += 1
         self._count.formats[around.file] = self.format
         is_first = True
@@ -120,13 +121,14 @@ class LogStream:
                 self._begin(block)
                 self._clock.look_ahead(block.data)
                 is_first = False
-            yield from self._block(block, lines, around)
-            lines += block.data.count(b"\n", 0, block.end)
-            if not block.data.endswith(b"\n", 0, block.end):
-                lines += block.end == len(block.data)
+            lines = yield from self._block(block, lines, around)
             yield from self._decided(is_over=False)
             self._count.formats[around.file] = self.format
+            is_cut = not block.data.endswith((b"\n", b"\r"))
         self._count.lines += lines
+        if is_cut and self._told_at != LogPlace(around.file, lines):
+            self._count.garbled += 1
+            self._count.remark("the last line is cut off", f"{around.file}:{lines}")
 
     def _begin(self, block: LogBlock) -> None:
         """Rows are known by their first line; for logs, all readers listen."""
@@ -140,29 +142,43 @@ class LogStream:
         else:
             self._candidates = [_ReaderAtWork(log(self._clock)) for log in _LOGS]
 
-    def _block(self, block: LogBlock, lines: int, around: LineContext) -> Iterator[Happening]:
+    def _block(self, block: LogBlock, lines: int, around: LineContext) -> Generator[Happening, None, int]:
+        """What a block tells, after so many lines; how many there are with it."""
         data, end = block
         listeners = [*self._chosen, *self._candidates, *self._common]
+        if self._search is None:
+            self._search = MarkSearch([listener.reader.MARKS for listener in listeners])
         begin = stop = counted = 0
         number, line, seen = lines + 1, b"", 0
-        for at, place in _hits(data, end, listeners):
+        for at, place in self._search.hits(data, end):
             if at >= stop or not line:
                 begin = data.rfind(b"\n", 0, at) + 1
-                found = data.find(b"\n", at)
-                stop = min(len(data) if found < 0 else found + 1, end)  # of a bar, the rest comes again
+                found = data.find(b"\n", at, end)
+                stop = end if found < 0 else found + 1  # of a bar, the rest comes again
                 number += data.count(b"\n", counted, begin)
-                counted, seen, line = begin, 0, data[begin:stop].rstrip(b"\n")
+                counted, seen, line = begin, 0, data[begin : end if found < 0 else found]
                 around.move(number, data, stop - 1)
             if not seen >> place & 1:
                 seen |= 1 << place
-                yield from self._read(listeners[place], line, around)
+                if b"\r" in line:
+                    yield from self._drawn(listeners[place], line, around)
+                else:
+                    yield from self._heard(listeners[place], plain(line), around)
+        number += data.count(b"\n", counted, end) - 1
+        return number + (end == len(data) and not data.endswith(b"\n"))
 
-    def _read(self, listener: _ReaderAtWork, line: bytes, around: LineContext) -> Iterable[Happening]:
-        if b"\r" not in line:
-            return self._heard(listener, plain(line), around)
-        marks = listener.reader.MARKS
-        parts = [part for part in _CARRIAGE.findall(line) if not marks or any(mark in part for mark in marks)]
-        return [told for part in parts for told in self._heard(listener, plain(part), around)]
+    def _drawn(self, listener: _ReaderAtWork, line: bytes, around: LineContext) -> Iterator[Happening]:
+        """What a line tells whose parts were drawn over each other, as of a progress bar."""
+        reader, at = listener.reader, 0
+        while at < len(line):
+            found = line.find(b"\r", at)
+            stop = len(line) if found < 0 else found
+            part = line[at:stop]
+            if part and (not reader.MARKS or any(mark in part for mark in reader.MARKS)):
+                yield from self._heard(listener, plain(part), around)
+            run, at = reader.read_run(line, stop + 1, around)
+            if run is not None:
+                yield from self._noted(listener, (run,))
 
     def _heard(self, listener: _ReaderAtWork, line: bytes, around: LineContext) -> Sequence[Happening]:
         """What one line tells one reader: held as long as nobody is chosen."""
@@ -173,6 +189,10 @@ class LogStream:
             if not self._candidates:
                 self._note_garbled(listener)
             return ()
+        return self._noted(listener, told)
+
+    def _noted(self, listener: _ReaderAtWork, told: Sequence[Happening]) -> Sequence[Happening]:
+        """What of it is told now."""
         if not self._candidates:
             for one in told:
                 # A bar is drawn in one line many times, and two readers may listen to a line.
@@ -194,7 +214,7 @@ class LogStream:
             best = max(self._candidates, key=lambda one: len(one.held))
         if best is None:
             return
-        self._chosen, self._candidates = [best], []
+        self._chosen, self._candidates, self._search = [best], [], None
         heard = [best, *self._common]
         held = [told for listener in heard for told in listener.held]
         for listener in heard:
@@ -231,19 +251,3 @@ def _row_reader(first: bytes) -> type[HappeningReader] | None:
         keys = [plain_name(key.decode("utf-8", "replace")) for key in _KEY.findall(first)]
         return JsonRows if "event" in keys or names_a_time(keys) else None  # else lines of a log, wrapped in JSON
     return CsvRows if isinstance(rows, Csv) else None
-
-
-def _hits(data: bytes, end: int, listeners: Sequence[_ReaderAtWork]) -> list[tuple[int, int]]:
-    """Where marks stand in a block, and whose they are; for a reader without marks, each line."""
-    hits: list[tuple[int, int]] = []
-    for place, listener in enumerate(listeners):
-        for mark in listener.reader.MARKS or (b"\n",):
-            size = len(mark)
-            at = data.find(mark, 0, end)
-            while at >= 0:
-                hits.append((at, place))
-                at = data.find(mark, at + size, end)
-        if not listener.reader.MARKS and not data.endswith(b"\n", 0, end):
-            hits.append((end - 1, place))
-    hits.sort()
-    return hits

@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.formats import TorchTitan
 from ...failslow.readers.lines import NUMBER, number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, HappeningKind
-from ..stamps import LineClock
 from .reader import MOST_CAUSE, MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
+# Before 0.3.0: `Finished saving the checkpoint (or staging if async is enabled)in 5.53 seconds.`
 _FINISHED = re.compile(
-    rb"(?:Finished (saving|staging|loading) the|Last step) checkpoint (?:completed )?in " + NUMBER + rb"\s?s"
+    rb"(?:Finished (saving|staging|loading) the|Last step) checkpoint(?: completed| \(or staging[^)]{0,40}\))? ?in "
+    + NUMBER
+    + rb"\s?s"
 )
 _MESH = re.compile(rb"Building device mesh with parallelism: (.*)")
 _DEGREE = re.compile(rb"(\w+)=(\d{1,9})")  # experts are dealt within the others
@@ -90,7 +93,10 @@ class TorchTitanLog(HappeningReader):
 
     def _iteration(self, line: bytes, around: LineContext, step: re.Match[bytes]) -> Iterator[Happening]:
         reading, rank, number = self._times.read(line), rank_of(line), int(step[2])
-        if step[1]:  # a validation
+        if step[1]:  # a validation, after which its clock begins anew
+            self._saved_s.pop(rank, None)
+            ranks = (rank,) if rank else ()
+            yield Happening("evaluation", self.clock.of(line), around.place, None, number, ranks=ranks)
             return
         steps = self._progress.steps(number, rank)
         saved_s, took_s = self._saved_s.pop(rank, 0.0) / steps, None

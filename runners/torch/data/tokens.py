@@ -223,23 +223,19 @@ def _opened(path: Path, wanted: "np.dtype[Any] | None") -> TokenFile:
             "a .bin does not say of which type its tokens are", where=str(path), fix='say it, as in dtype="uint16"'
         )
     else:
-        return _opened_raw(path, wanted)
+        size = _size_of(path)
+        if size % wanted.itemsize:
+            raise InvalidInputError(
+                f"the file has {size} bytes, which are no whole number of {wanted.name} of {wanted.itemsize} bytes",
+                where=str(path),
+                fix="see whether the file is whole, and its dtype right",
+            )
+        return TokenFile(path, wanted, 0, size // wanted.itemsize)
     if wanted is not None and wanted != found.dtype:
         raise InvalidInputError(
             f"the tokens are {found.dtype.name}, not {wanted.name}", where=str(path), fix="leave the dtype out"
         )
     return found
-
-
-def _opened_raw(path: Path, dtype: "np.dtype[Any]") -> TokenFile:
-    size = _size_of(path)
-    if size % dtype.itemsize:
-        raise InvalidInputError(
-            f"the file has {size} bytes, which are no whole number of {dtype.name} of {dtype.itemsize} bytes",
-            where=str(path),
-            fix="see whether the file is whole, and its dtype right",
-        )
-    return TokenFile(path, dtype, 0, size // dtype.itemsize)
 
 
 def _opened_npy(path: Path) -> TokenFile:

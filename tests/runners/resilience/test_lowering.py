@@ -152,6 +152,7 @@ def test_as_many_orphans_go_on_as_the_largest_degree_takes_that_the_cuts_allow()
     assert ranks_at(epochs_of(cluster)[-1])["1/0"] == 2
     cluster.start("1/0:1")
     assert wait_for(cluster, "raised") | {"worker": "1/0", "degree": 2, "of": 4} == events_of(cluster, "raised")[-1]
+    assert len(events_of(cluster, "raised")) == 1
     wait_for(cluster, "join")
     assert ranks_at(epochs_of(cluster)[-1])["1/0"] == 4
     assert [one["ranks"] for one in events_of(cluster, "replaced")] == [(1,)]

@@ -15,7 +15,7 @@ then works with all those whose number leaves its own over, divided by how many 
 """
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -399,6 +399,7 @@ class ToyCluster:
         self.ranks = job.plan.gpus_of(job.plan.workers[0])
         self.log: list[bytes] = []
         self.workers: list[ToyWorker] = []
+        self.named: defaultdict[str, list[ToyWorker]] = defaultdict(list)  # the same, by whose processes they are
         self.to_coordinator: deque[Event] = deque()  # plans and timers
         self.watch: tuple[float, str] | None = None  # when the coordinator looks whether anything happens
         self.patience: list[str] = []  # timers by which it waits no longer for what others have
@@ -426,6 +427,7 @@ class ToyCluster:
         worker = ToyWorker(worker_of(called), self.connections, pid, share, self.ranks, training=self.training)
         worker.outbox.append(self._hello(worker, not_before, None))
         self.workers.append(worker)
+        self.named[worker.name].append(worker)
         return worker
 
     def kill(self, worker: ToyWorker) -> None:
@@ -502,8 +504,9 @@ class ToyCluster:
         is_there = worker.rules.rank is not None and worker.name in self.rules.members
         return is_there and worker.epoch is not None and worker.epoch.epoch == self.rules.epoch
 
-    def live(self) -> list[ToyWorker]:
-        return [w for w in self.workers if w.is_alive and w.ended is None and not w.refused]
+    def live(self, name: str | None = None) -> list[ToyWorker]:
+        """The processes that live, of one worker or of all."""
+        return [w for w in (self.named[name] if name else self.workers) if w.is_alive and not (w.ended or w.refused)]
 
     def step(self) -> bool:
         """One random thing that can happen now happens; False when nothing can."""
@@ -697,9 +700,7 @@ class ToyCluster:
                 received = worker.received
                 there = {*(worker.state or ()), *(layer for copy in received for layer in range(*copy.layers))}
                 is_complete = epoch.nothing_committed or there >= set(range(*self._layers(worker)))
-                sums = (
-                    [copy for copy in epoch.rest.copies if copy.target == epoch.seats[rank].place] if epoch.rest else []
-                )
+                sums = [copy for copy in rest_of(epoch).copies if copy.target == epoch.seats[rank].place]
                 is_summed = all((epoch.epoch, copy) in self._office(worker).sums for copy in sums)
                 has_all = all((epoch.epoch, copy, worker.share) in self.mail for copy in received)
                 return is_complete and is_summed and has_all
@@ -710,13 +711,12 @@ class ToyCluster:
                 return self._running(worker).is_done or self._can_all_go_on(worker)
             case EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
-                others = [self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats)]
+                others = (self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats))
                 return all(other is not None and other.in_iteration >= iteration for other in others)
         return True
 
     def _seated(self, seat: RankAssignment, share: int, epoch: Epoch) -> ToyWorker | None:
-        there = (w for w in self.live() if (w.name, w.share) == (seat.worker, share))
-        return next((w for w in there if w.groups == epoch), None)
+        return next((w for w in self.live(seat.worker) if w.share == share and w.groups == epoch), None)
 
     def _office(self, worker: ToyWorker) -> ToyOffice:
         return self.offices[worker.share]
@@ -729,7 +729,7 @@ class ToyCluster:
         """All ranks of a worker that execute its iteration with it, itself included; None: one that does not."""
         assert worker.groups is not None and worker.rules.rank is not None
         seat = worker.groups.seats[worker.rules.rank]
-        there = [self._seated(seat, share, worker.groups) for share in range(worker.ranks)]
+        there = [worker if n == worker.share else self._seated(seat, n, worker.groups) for n in range(worker.ranks)]
         return [one if one and one.rules.action == worker.rules.action and not one.hangs else None for one in there]
 
     def _can_all_go_on(self, worker: ToyWorker) -> bool:

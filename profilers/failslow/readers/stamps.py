@@ -1,15 +1,15 @@
 """The time that a line of a log says, as Unix time."""
 
 import re
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ...schemas.errors import InvalidInputError
+from ....schemas.errors import InvalidInputError
 
 # ISO 8601 and what Python's logging makes of it; with a zone where a container's log puts one.
 _STAMP = re.compile(
-    rb"(\d{4}[-/]\d\d[-/]\d\d)[T ](\d\d):([0-5]\d):([0-5]\d|60)(?:[.,](\d{1,9}))?\s?(Z\b|UTC\b|[+-]\d\d:?\d\d\b)?"
+    rb"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:[0-5]\d):([0-5]\d|60)(?:[.,](\d{1,9}))?\s?(Z\b|UTC\b|[+-]\d\d:?\d\d\b)?"
 )
 # glog's, as torch and torchrun write it: `[E1206 18:44:12.715298746 …`, or `[E321 02:07:08.…` for the 21st of March.
 _GLOG = re.compile(rb"[IWEF](\d{1,2})(\d\d) (\d\d):([0-5]\d):([0-5]\d)\.(\d{1,9})\b")
@@ -78,11 +78,11 @@ class LineClock:
         return time_s
 
     def _time_s(self, match: re.Match[bytes]) -> float | None:
-        day_s = _day_s(match[1])
-        if day_s is None:
+        minute, second, fraction, zone = match.groups()
+        minute_s = _minute_s(minute)
+        if minute_s is None:
             return None
-        fraction, zone = match[5], match[6]
-        time_s: float = day_s + 3600 * int(match[2]) + 60 * int(match[3]) + int(match[4])
+        time_s: float = minute_s + int(second)
         if fraction:
             time_s += int(fraction) / 10 ** len(fraction)
         if zone:
@@ -109,24 +109,20 @@ class LineClock:
     def _local(self, time_s: float) -> float:
         """Of what a clock of the zone shows, counted as if it were UTC's."""
         shown = datetime.fromtimestamp(time_s, UTC).replace(tzinfo=self._zone)
-        first_s, second_s = (time_s - _ahead_s(shown.replace(fold=fold)) for fold in (0, 1))
+        ahead = [shown.replace(fold=fold).utcoffset() or timedelta() for fold in (0, 1)]
+        first_s, second_s = (time_s - one.total_seconds() for one in ahead)
         is_second = self._last_s is not None and first_s < self._last_s - _JITTER_S <= second_s
         return second_s if is_second else first_s
 
 
-def _ahead_s(shown: datetime) -> float:
-    ahead = shown.utcoffset()
-    return ahead.total_seconds() if ahead is not None else 0.0
-
-
 @lru_cache(maxsize=4096)
-def _day_s(text: bytes) -> int | None:
-    """The Unix time at which a day begins, in UTC; None where there is no such day."""
+def _minute_s(text: bytes) -> int | None:
+    """The Unix time at which a minute begins, in UTC; None where there is no such day."""
     try:
         day = datetime(int(text[:4]), int(text[5:7]), int(text[8:10]), tzinfo=UTC)
     except ValueError:
         return None
-    return int(day.timestamp())
+    return int(day.timestamp()) + 3600 * int(text[11:13]) + 60 * int(text[14:16])
 
 
 @lru_cache(maxsize=64)
