@@ -156,6 +156,7 @@ def test_a_file_that_a_script_sources_is_read_in_its_place(tmp_path: Path) -> No
         ("accelerate launch --num_machines 2 --num_processes 16 x.py", 16),
         ("deepspeed --num_nodes=3 --num_gpus 8 x.py", 24),
         ("pip install accelerate\ncd /opt/torch-run/accelerate", None),
+        ("python tokenize.py --num_processes 64 --num_gpus 1 --num_nodes 2", None),
     ],
 )
 def test_gpus_are_counted(script: str, gpus: int | None) -> None:
