@@ -19,6 +19,9 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})")
 LAUNCHERS = frozenset({"torchrun", "ft_launcher", "torch.distributed.run", "torch.distributed.launch"})
 # Only before their own arguments: others have these words in paths and names of packages.
 _LAUNCHERS_OF_OTHERS = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
+# Arguments that many a program has: they count behind these only.
+_OF_ONE_LAUNCHER = dict.fromkeys(("--num-processes", "--num-machines"), _LAUNCHERS_OF_OTHERS)
+_OF_ONE_LAUNCHER |= dict.fromkeys(("--num-gpus", "--num-nodes"), frozenset({"deepspeed"}))
 _SHELLS = frozenset({"sbatch", "bash", "sh"})  # what a here-document on their standard input is, is a script
 _SPREADERS = frozenset({"srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush", "jsrun", "prun"})
 _ENDS_LIKE_TRAINING = ("torchtitan.train", "torchtitan/train.py", "torchtitan/run_train.sh")
@@ -247,7 +250,8 @@ class ShellReader:
 
     def _arguments(self, words: list[Word], depth: int) -> None:
         """Arguments of launchers, Megatron and torchtitan: their names are their own, wherever they stand."""
-        is_in_step = depth == 0 and any(PurePath(word.text).name == "srun" for word in words)
+        names = {PurePath(word.text).name for word in words}
+        is_in_step = depth == 0 and "srun" in names
         for number, word in enumerate(words):
             flag, has_value, text = word.text.partition("=")
             if not flag.startswith("--"):
@@ -256,6 +260,8 @@ class ShellReader:
             value = text if has_value else "" if following.text.startswith("--") else following.text
             told = self._told(flag, word.saying(value))
             dashed = flag.replace("_", "-")
+            if dashed in _OF_ONE_LAUNCHER and not names & _OF_ONE_LAUNCHER[dashed]:
+                continue
             if dashed == "--node-rank" and is_in_step and re.match(r"\d|\$\{?SLURM_", value):
                 self._collected.put(
                     "node_rank", value, told

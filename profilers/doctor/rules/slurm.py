@@ -186,15 +186,16 @@ def nodes_left_out(job: JobSettings) -> Iterator[Broken]:
     """Slurm gives several nodes, and the launcher waits for more, is told of fewer, or is started on the first only."""
     given, most, least = job.slurm_nodes.value, job.max_nodes.value, job.min_nodes.value
     is_whole = job.step_nodes.value is None or job.step_nodes.value == given
+    is_accelerate = job.launcher.value.startswith("accelerate")  # a file may tell it, and DeepSpeed start it elsewhere
     if not job.launcher.is_set or given is None or most is None or least is None:
         return
     if least > given:
         says = f"{job.launcher.value} waits for {least} nodes, and Slurm gives {given}"
         yield broken(says, job.min_nodes, job.slurm_nodes)
-    elif given > 1 and not job.spread.value:
+    elif given > 1 and not job.spread.value and not is_accelerate:
         says = f"Slurm gives {given} nodes, and nothing starts {job.launcher.value} on any but the first"
         yield broken(says, job.slurm_nodes, job.launcher)
-    elif given > most and job.launched_by_step.value and is_whole:
+    elif given > most and job.launched_by_step.value and is_whole and (job.max_nodes.is_set or not is_accelerate):
         says = f"srun starts {job.launcher.value} on {given} nodes, and tells each that there are {most}"
         yield broken(says, job.slurm_nodes, job.max_nodes)
 

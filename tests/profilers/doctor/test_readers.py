@@ -94,7 +94,7 @@ def test_what_says_nothing_is_told() -> None:
 def test_what_only_the_job_knows_is_not_invented() -> None:
     """A node count that the scheduler sets is not known: neither elastic, nor one, nor an error."""
     job = job_of(script="torchrun --nnodes $NNODES --max-restarts $TRIES train.py")
-    assert (job.nodes, job.is_elastic, job.max_restarts.value) == (None, False, None)
+    assert (job.nodes, job.is_elastic, told(job, "max_restarts")[0]) == (None, False, None)
     assert [(one.kind, one.setting.text) for one in job.unread] == [("unknown", "$TRIES")]
     assert findings_of(job) == ()  # not even that it ends with the first failure, as it would by torchrun's default
     late = job_of(lines=["torchrun --nnodes 4 --nproc-per-node $N x.py --distributed-timeout-minutes $T"])
@@ -156,6 +156,7 @@ def test_a_file_that_a_script_sources_is_read_in_its_place(tmp_path: Path) -> No
         ("accelerate launch --num_machines 2 --num_processes 16 x.py", 16),
         ("deepspeed --num_nodes=3 --num_gpus 8 x.py", 24),
         ("pip install accelerate\ncd /opt/torch-run/accelerate", None),
+        ("python tokenize.py --num_processes 64 --num_gpus 1 --num_nodes 2", None),
     ],
 )
 def test_gpus_are_counted(script: str, gpus: int | None) -> None:

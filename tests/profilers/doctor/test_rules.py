@@ -262,6 +262,8 @@ CASES = {
         (batch(NODES, "srun -K -N1 torchrun train.py &\nsrun -K -N1 torchrun train.py &"), None),
         (batch(NODES, "srun -K torchrun --nnodes $N train.py"), None),
         (batch("#SBATCH --nodes=2-4", f"srun {elastic()}"), None),
+        (batch(NODES, "srun -K accelerate launch --config_file a.yaml train.py"), None),
+        (batch(NODES, "accelerate launch --deepspeed_hostfile hosts --num_machines 4 train.py"), None),
     ],
 )
 def test_nodes_are_left_out_in_other_ways(script: dict[str, Any], says: str | None) -> None:
