@@ -44,6 +44,7 @@ def _of_run(run: "PipelineRun", plan: "Plan | None") -> "BubbleReport":
     from .planners.explain.improvements import MeasuredPipeline
     from .profilers.bubbles import parts_of
     from .schemas.bubble import BubbleReport
+    from .schemas.columns import worker_place
     from .schemas.documents import digest
 
     if plan is not None and run.timeline.plan not in (None, digest(plan)):
@@ -55,7 +56,7 @@ def _of_run(run: "PipelineRun", plan: "Plan | None") -> "BubbleReport":
     parts, bound = parts_of(run), None
     remarks: tuple[str, ...] = ("micro-batches were re-routed: rtk explain PLAN tells what would help",)
     if not run.is_rerouted:
-        slow = {_place(one.worker): one.ratio for one in run.readings()[1]}
+        slow = {worker_place(one.worker.partition(":")[0]): one.ratio for one in run.readings()[1]}
         measured = MeasuredPipeline(
             run.name, run.profile(), run.orders(), run.placement, run.microbatches, len(run.pipelines), run.sums_s(),
             run.delays_s(), slow, run.is_fused,
@@ -117,9 +118,3 @@ def _shares(parts: "IterationParts") -> dict[str, Any]:
         "idle_over_compute": idle_s / compute_s if compute_s else 0.0,
         "stages": parts.stages,
     }
-
-
-def _place(seat: str) -> tuple[int, int]:
-    """Pipeline and column of a worker, or of a seat of it (`k/i:stage`)."""
-    pipeline, _, column = seat.partition(":")[0].partition("/")
-    return int(pipeline), int(column)

@@ -8,6 +8,7 @@ import gzip
 import re
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -19,6 +20,7 @@ from rtk.profilers.goodput import goodput
 from rtk.schemas.ledger import GoodputLedger
 
 JOBS, FAULTY_JOBS, FAULTS = 10, 30, 200
+FRESH_JOBS = 20  # whose seeds nobody had looked at while the ledger was written
 # As the log says, read with the eye: seconds of the day at `[after megatron is initialized] datetime`, and at the last
 # line with a time (`slurmstepd: error: *** JOB … CANCELLED AT …`); both stand in the file once.
 PUBLIC = {
@@ -129,25 +131,52 @@ def public(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def truth(size_bytes: int) -> dict[str, Any]:
-    """All of it; the size of logs is of no account here."""
+def shape_for(name: LogName, shape: MadeShape) -> MadeShape:
+    """A job whose log can tell of it: DeepSpeed's lines say nothing of evaluations.
+
+    Tables of Lightning's attempts are put in order by their clocks, which must not be put back for that.
+    """
+    return replace(
+        shape,
+        clock=0.0 if name == "lightning" else shape.clock,
+        evaluate_every=0 if name == "deepspeed" else shape.evaluate_every,
+        saves_first=name == "torchtitan",
+    )
+
+
+def measured(jobs: Iterable[int], faulty: int) -> dict[str, Any]:
+    """Goodput of jobs, and failures of others.
+
+    Args:
+        jobs: seeds of those whose goodput is compared.
+        faulty: the first seed of those whose failures are looked for.
+    """
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for seed in range(JOBS):
+    for seed in jobs:
         shape = MadeShape.of(seed)
         for name in LOGS:
-            # Tables of several attempts are put in order by their clocks, which must not be put back for that.
-            job = make_job(replace(shape, clock=0.0) if name == "lightning" else shape)
+            job = make_job(shape_for(name, shape))
             rows[name].append(compared(job, ledger_of_job(job, name)))
             if name == "lightning":  # its tables do not say what was before their first row, and after their last
                 rows["lightning with sacct"].append(compared(job, ledger_of_job(job, name, has_accounts=True)))
     right = false = 0
-    for seed, faults in enumerate(faults_of(FAULTY_JOBS, FAULTS), start=1000):
-        job = make_job(MadeShape.of(seed, faults))
-        found, wrong = matched(job, ledger_of_job(job, LOGS[seed % 3]))
+    for seed, faults in enumerate(faults_of(FAULTY_JOBS, FAULTS), start=faulty):
+        name = LOGS[seed % 3]
+        job = make_job(shape_for(name, MadeShape.of(seed, faults)))
+        found, wrong = matched(job, ledger_of_job(job, name))
         right, false = right + found, false + wrong
     return {
         "jobs": dict(rows),
         "worst_error": {name: max(abs(one["error"]) for one in of) for name, of in rows.items()},
         "faults": {"jobs": FAULTY_JOBS, "there": FAULTS, "found": right, "false": false},
+    }
+
+
+def truth(size_bytes: int) -> dict[str, Any]:
+    """All of it; the size of logs is of no account here."""
+    fresh = measured(range(100, 100 + FRESH_JOBS), 2000)
+    return {
+        **measured(range(JOBS), 1000),
+        "fresh": {name: fresh[name] for name in ("worst_error", "faults")},
         "public": public(LOGGED),
     }

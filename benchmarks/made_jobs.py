@@ -27,10 +27,12 @@ class MadeLine:
         kind: as of a happening; a `failure` has its kind in `fault`.
         time_s: Unix time by the clock of the job, which may have been put back or forward.
         iteration, took_s, steps: as of a happening; of an `init`, after which iteration training goes on.
-        paused_s: of an iteration: what checkpoints took since the line before.
+        paused_s: of an iteration: what checkpoints took since the line before, or the evaluation after it.
     """
 
-    kind: Literal["start", "rendezvous", "init", "load", "iteration", "save", "failure", "detected", "end"]
+    kind: Literal[
+        "start", "rendezvous", "init", "load", "iteration", "save", "evaluation", "failure", "detected", "end"
+    ]
     time_s: float
     iteration: int = 0
     took_s: float = 0.0
@@ -50,6 +52,8 @@ class MadeShape:
         slow: share of the iterations that lie in slow phases, about.
         clock: how far the clock jumps in the midst of an attempt, in s; 0: never.
         ranks: that all print.
+        evaluate_every: iterations an evaluation, a multiple of `interval`; 0: there is none.
+        saves_first: where a checkpoint and an evaluation are due at once, the checkpoint comes first, as in torchtitan.
     """
 
     seed: int
@@ -61,6 +65,8 @@ class MadeShape:
     slow: float = 0.03
     clock: float = 0.0
     ranks: int = 1
+    evaluate_every: int = 0
+    saves_first: bool = False
 
     @classmethod
     def of(cls, seed: int, faults: int | None = None) -> "MadeShape":
@@ -76,6 +82,7 @@ class MadeShape:
             slow=chance.choice((0.0, 0.02, 0.05)),
             clock=chance.choice((0.0, 0.0, -HOUR_S, HOUR_S, -150.0)),
             ranks=chance.choice((1, 1, 4)),
+            evaluate_every=Random(f"evaluations of {seed}").choice((0, 40, 100, 250)),
         )
 
 
@@ -108,6 +115,8 @@ class _Maker:
 
     def __init__(self, shape: MadeShape) -> None:
         self.job, self.chance = MadeJob(shape), Random(shape.seed)
+        self.chance_of_evaluations = Random(f"times of evaluations of {shape.seed}")
+        self.saved = 0
         self.time_s = BEGIN_S
         self.offset_s = 0.0
         self.done: dict[int, dict[LedgerClass, float]] = {}  # what the doing that counts has taken, by iteration
@@ -149,12 +158,22 @@ class _Maker:
         self.done[number] = {"useful": healthy_s, "slow": beyond_s}
         return healthy_s + beyond_s + starting_s
 
-    def save(self, number: int) -> float:
-        """A checkpoint; how long it took."""
-        took_s = self.chance.uniform(3, 40)
-        self.spend("checkpoint", took_s)
-        self.tell("save", iteration=number, took_s=took_s)
-        return took_s
+    def pause(self, number: int) -> float:
+        """A checkpoint and an evaluation, where they are due; how long the clock of a trainer of iterations runs on."""
+        shape, paused_s = self.job.shape, 0.0
+        for kind in ("save", "evaluation") if shape.saves_first else ("evaluation", "save"):
+            if kind == "evaluation" and shape.evaluate_every and number % shape.evaluate_every == 0:
+                took_s = self.chance_of_evaluations.uniform(4, 60)
+                self.time_s += took_s
+                self.done[number]["useful"] += took_s
+                self.tell("evaluation", iteration=number, took_s=took_s)
+                paused_s = 0.0
+            elif kind == "save" and number % shape.save_every == 0:
+                took_s = self.chance.uniform(3, 40)
+                self.spend("checkpoint", took_s)
+                self.tell("save", iteration=number, took_s=took_s)
+                self.saved, paused_s = number, took_s
+        return paused_s
 
     def fail(self, number: int, fault: FaultKind) -> None:
         """An iteration that does not end; then everything after the failure, up to the next start."""
@@ -184,11 +203,10 @@ def make_job(shape: MadeShape) -> MadeJob:
     chance, job = maker.chance, maker.job
     faults = chance.randint(1, 10) if shape.faults is None else shape.faults
     jumps_in = chance.randint(0, faults) if shape.clock else -1
-    saved = 0
     for attempt in range(faults + 1):
-        maker.start(saved, attempt == 0)
+        maker.start(maker.saved, attempt == 0)
         lasts = chance.randint(shape.save_every // 3, 8 * shape.save_every) + shape.interval + 2
-        first, line_s, paused_s, lines = saved + 1, 0.0, 0.0, 0
+        first, line_s, paused_s, lines = maker.saved + 1, 0.0, 0.0, 0
         for number in range(first, first + lasts):
             line_s += maker.iterate(number, number == first)
             lines += 1
@@ -197,12 +215,10 @@ def make_job(shape: MadeShape) -> MadeJob:
             if number % shape.interval == 0:
                 maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines, paused_s=paused_s)
                 line_s, paused_s, lines = 0.0, 0.0, 0
-            if number % shape.save_every == 0:
-                paused_s += maker.save(number)
-                saved = number
+            paused_s += maker.pause(number)
         if attempt < faults:
             maker.fail(first + lasts, chance.choice(FAULTS))
-            maker.lose(saved)
+            maker.lose(maker.saved)
     if lines:
         maker.tell("iteration", iteration=number, took_s=line_s / lines, steps=lines, paused_s=paused_s)
     maker.tell("end")
@@ -231,7 +247,7 @@ def happenings_of(job: MadeJob, has_timers: bool = True) -> Iterator[Happening]:
                 told.time_s + 1e-3 * rank,
                 LogPlace("made.log", line),
                 took_s,
-                told.iteration if told.kind in ("iteration", "save", "load") else None,
+                told.iteration if told.kind in ("iteration", "save", "evaluation", "load") else None,
                 job.shape.gpus if told.kind == "rendezvous" else None,
                 (str(rank),) if job.shape.ranks > 1 else (),
                 fault,

@@ -14,6 +14,7 @@ TOTAL = 100_000  # iterations that the job is asked for
 PATTERNS = (
     r"^(?P<time>\S+ \S+) step (?P<iteration>\d+) took (?P<took_ms>[\d.]+) ms",
     r"^(?P<time>\S+ \S+) wrote step (?P<save>\d+) in (?P<took_s>[\d.]+) s",
+    r"^(?P<time>\S+ \S+) evaluated step (?P<evaluation>\d+) in (?P<took_s>[\d.]+) s",
     r"^(?P<time>\S+ \S+) read step (?P<load>\d+) in (?P<took_s>[\d.]+) s",
     r"^(?P<time>\S+ \S+) (?P<start>hello) from (?P<gpus>\d+) GPUs",
 )
@@ -104,6 +105,12 @@ def _megatron(told: MadeLine, job: MadeJob) -> Iterator[str]:
             yield f"  successfully saved checkpoint from iteration {told.iteration:7d} to /ckpt [ t 1/2, p 1/2 ]"
             yield "(min, max) time across ranks (ms):"
             yield f"    save-checkpoint ................................: {_ranks_ms(told.took_s)}"
+        case "evaluation":
+            yield "(min, max) time across ranks (ms):"
+            yield f"    evaluate .......................................: {_ranks_ms(told.took_s)}"
+            yield "-" * 93
+            yield f" validation loss at iteration {told.iteration} | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | "
+            yield "-" * 93
         case "iteration":
             yield (
                 f" [{day}] iteration {told.iteration:8d}/ {TOTAL:7d} | consumed samples: {told.iteration * 256:12d} | "
@@ -136,6 +143,8 @@ def _torchtitan(told: MadeLine, job: MadeJob) -> Iterator[str]:
                 yield f"{head}Training starts at step 1"
         case "save":
             yield f"{head}Finished saving the checkpoint (or staging if async is enabled)in {told.took_s:.2f} seconds."
+        case "evaluation":
+            yield f"{head}validate step: {told.iteration:2d}  loss:  2.5100  memory: 61.20GiB(64.42%)  tps: 9,111"
         case "iteration":
             # Its clock runs on while a checkpoint is saved: torchtitan/components/metrics.py, `time_last_log`.
             rate = tokens / (told.took_s + told.paused_s / told.steps)
@@ -172,7 +181,7 @@ def _deepspeed(told: MadeLine, job: MadeJob) -> Iterator[str]:
             yield f"steps: {told.iteration} loss: 2.4100 iter time (s): {told.took_s:.3f} samples/sec: 61.200"
         case "end":
             yield f"{head} [launch.py:347:main] Process 4711 exits successfully."
-        case "rendezvous":
+        case "rendezvous" | "evaluation":
             pass
         case _:
             yield from _broken(told, job)
@@ -187,6 +196,8 @@ def _pattern(told: MadeLine, job: MadeJob) -> Iterator[str]:
             yield f"{head} read step {told.iteration} in {told.took_s:.3f} s"
         case "save":
             yield f"{head} wrote step {told.iteration} in {told.took_s:.3f} s"
+        case "evaluation":
+            yield f"{head} evaluated step {told.iteration} in {told.took_s:.3f} s"
         case "iteration":
             yield f"{head} step {told.iteration} took {told.took_s * 1e3:.1f} ms"
         case "failure" | "detected":
@@ -256,8 +267,12 @@ def _write_tables(job: MadeJob, folder: Path) -> list[Path]:
             if rows:
                 paths.append(folder / f"version_{len(paths)}" / "metrics.csv")
                 paths[-1].parent.mkdir()
-                paths[-1].write_text("".join(["epoch,step,timestamp,train_loss,train_step_timing in s\n", *rows]))
+                paths[-1].write_text(
+                    "".join(["epoch,step,timestamp,train_loss,val_loss,train_step_timing in s\n", *rows])
+                )
             rows = []
         if told.kind == "iteration":
-            rows.append(f"0,{told.iteration - 1},{told.time_s:.3f},2.41,{told.took_s:.4f}\n")
+            rows.append(f"0,{told.iteration - 1},{told.time_s:.3f},2.41,,{told.took_s:.4f}\n")
+        if told.kind == "evaluation":
+            rows.append(f"0,{told.iteration - 1},{told.time_s:.3f},,2.51,\n")
     return paths

@@ -22,7 +22,7 @@ from rtk.benchmarks.papers.adaptra_pipelines import time_stepped
 from rtk.planners.pipeline import one_forward_one_backward, zero_bubble
 from rtk.planners.scheduling.cp_sat import CpSatSolver
 from rtk.planners.scheduling.list_schedule import DispatchRules, ListScheduler, Priority, list_schedule
-from rtk.planners.scheduling.lower_bound import lower_bound, makespan_bound, period_bound
+from rtk.planners.scheduling.lower_bound import lower_bound, lower_bounds_s, makespan_bound, period_bound
 from rtk.planners.scheduling.milp import MilpSolver
 from rtk.planners.scheduling.problem import Orders, Problem, home_problem
 from rtk.planners.scheduling.retime import value_s
@@ -98,7 +98,7 @@ def peers(plan: Plan, problem: Problem) -> dict[str, Any]:
     found: dict[str, Any] = {}
     methods: dict[str, tuple[Problem, Callable[[], Orders]]] = {
         "1f1b": (coupled, one_f_one_b),
-        "zero_bubble": (problem, lambda: zero_bubble(problem, lower_bound(problem).value_s)),
+        "zero_bubble": (problem, lambda: zero_bubble(problem, lower_bounds_s(problem))),
         "adaptra_published": (problem, lambda: time_stepped(stages, links, count)),
     }
     for name, (judged, method) in methods.items():

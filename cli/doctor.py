@@ -14,7 +14,7 @@ from ..schemas.text import counted, joined
 from .console import WIDE, Common, grouped, print_document, quantity
 
 if TYPE_CHECKING:
-    from ..schemas.diagnosis import Diagnosis, JobCosts, SettingsFinding
+    from ..schemas.diagnosis import Diagnosis, JobCosts
 
 GPU_HOURS = "GPU-hours"
 
@@ -85,21 +85,17 @@ def _lines(found: "Diagnosis") -> Iterator[str]:
     yield from _wrapped(f"read {joined(read)}" if read else "read no file", "", "  ")
     for finding in found.findings:
         yield ""
-        yield from _finding(finding)
+        yield from _wrapped(f"{finding.severity}: {finding.says} [{finding.rule}]", "", "  ")
+        for setting in finding.settings:
+            yield from _wrapped(setting.words, "  ", "    ")
+        yield from _wrapped(f"do: {finding.fix}", "  ", "    ")
+        yield from _wrapped(f"see: {'; '.join(finding.sources)}", "  ", "    ")
     yield ""
     yield counted(len(found.findings), "finding") if found.findings else "no contradictions, no risks that a rule knows"
     yield from _costs(found.costs)
     for one in found.unread:
         if one.kind == "unknown":
             yield from _wrapped(f"not known: {one.setting.words}: {one.why}", "", "  ")
-
-
-def _finding(finding: "SettingsFinding") -> Iterator[str]:
-    yield from _wrapped(f"{finding.severity}: {finding.says} [{finding.rule}]", "", "  ")
-    for setting in finding.settings:
-        yield from _wrapped(setting.words, "  ", "    ")
-    yield from _wrapped(f"do: {finding.fix}", "  ", "    ")
-    yield from _wrapped(f"see: {'; '.join(finding.sources)}", "  ", "    ")
 
 
 def _costs(costs: "JobCosts") -> Iterator[str]:

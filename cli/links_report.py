@@ -93,7 +93,11 @@ def _said(survey: LinkSurvey, kinds: Kinds) -> Iterator[str]:
     for name, members in kinds.items():
         for one in members:
             if isinstance(one, AllReduceFit):
-                yield from _odd_sum(name, one)
+                largest = max(one.usual_s)
+                ratio = one.over_planned.get(largest, 1.0)
+                if not 1 / ODD < ratio < ODD:
+                    who = f"{name}, from rank {one.ranks[0]} on" if name == IN_NODES else name
+                    yield f"{who}: {print_bytes(largest)} take {ratio:.2f} times what a ring over such pairs would"
     yield from _of_nodes(survey)
 
 
@@ -105,15 +109,6 @@ def _of_nodes(survey: LinkSurvey) -> Iterator[str]:
         yield "no two ranks on one host were measured: nothing is known of links in a node"
     if survey.network.inter_node is None:
         yield "all ranks are on one host: nothing is known of links between nodes"
-
-
-def _odd_sum(name: str, one: AllReduceFit) -> Iterator[str]:
-    """A sum that the planner would be wrong about."""
-    largest = max(one.usual_s)
-    ratio = one.over_planned.get(largest, 1.0)
-    if not 1 / ODD < ratio < ODD:
-        who = f"{name}, from rank {one.ranks[0]} on" if name == IN_NODES else name
-        yield f"{who}: {print_bytes(largest)} take {ratio:.2f} times what a ring over such pairs would"
 
 
 def _shared(node: NodeFit) -> Iterator[str]:

@@ -278,7 +278,9 @@ app.command("compare")(compare)
 def print_layers(profile: "Profile") -> None:
     """Print what each layer costs, for people; ± is half the width of the middle half of the readings of F, I and W."""
     costs = [cost for layer in profile.layers for cost in layer.costs]
-    degrees, times = sorted({cost.tensor_parallel for cost in costs}), _times_shown(costs)
+    degrees = sorted({cost.tensor_parallel for cost in costs})
+    # A full backward pass is shown where any layer says what it takes.
+    times = TIMES if all(cost.backward_s is None for cost in costs) else {**ALL_PASSES, "step": TIMES["step"]}
     columns = (*(f"{kind} ms" for kind in times), "±", "held MB", "stash", "weights")
     columns = ("layer", *(("TP",) if len(degrees) > 1 else ()), *columns)
     # Neighbours that differ in nothing but their number have one row.
@@ -296,13 +298,6 @@ def print_layers(profile: "Profile") -> None:
     said = ", ".join([str(profile.model.get("dtype", "fp32")), *form])
     origin = "computed for" if profile.origin == "analytic" else "measured on"
     remark(f"{origin} {profile.device.name}, {said}; micro-batches of {profile.microbatch_size}{sequences}")
-
-
-def _times_shown(costs: Sequence[LayerCost]) -> dict[str, str]:
-    """The times in the table, by their headings: a full backward pass is there where any layer says what it takes."""
-    if all(cost.backward_s is None for cost in costs):
-        return TIMES
-    return {**ALL_PASSES, "step": TIMES["step"]}
 
 
 def _title(place: int, layer: Layer) -> str:

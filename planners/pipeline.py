@@ -1,7 +1,7 @@
 """`rtk plan pipeline`: the classic schedules, or given orders, for any shape, costs, delays and limits."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from .. import __version__
@@ -14,7 +14,7 @@ from .placement.bounds import bound_of
 from .placement.pipelines import with_placed_pipelines
 from .scheduling.assemble import with_prediction
 from .scheduling.list_schedule import DispatchRules, ListScheduler, Priority, most_in_flight, rooms
-from .scheduling.lower_bound import lower_bound
+from .scheduling.lower_bound import lower_bounds_s
 from .scheduling.problem import KINDS, Orders, Problem, alone, home_problem
 from .scheduling.solve import Effort
 from .shape import Shape, plan_without_orders, shape_options
@@ -145,7 +145,7 @@ def _orders(one: Plan, schedule: Schedule) -> list[list[Token]]:
             return one_forward_one_backward(stages, links, microbatches)
         case "zero-bubble":
             problem = home_problem(one, split=True)
-            orders = zero_bubble(problem, lower_bound(problem).value_s)
+            orders = zero_bubble(problem, lower_bounds_s(problem))
             return [[(SPLIT_KINDS[code % KINDS], code // KINDS) for code in order] for order in orders]
 
 
@@ -214,12 +214,13 @@ def one_forward_one_backward(stages: Sequence[Stage], links: Sequence[Link], mic
 # micro-batches than ZB-H1, and buys slack: the same orders lose less when a link turns slow (tests hold the figures).
 
 
-def zero_bubble(problem: Problem, bound_s: float) -> Orders:
+def zero_bubble(problem: Problem, bounds_s: Iterable[float]) -> Orders:
     """The order of each stage.
 
     Args:
         problem: one pipeline, its backwards split, and its makespan as objective.
-        bound_s: a makespan that no orders beat; the search ends when one reaches it.
+        bounds_s: makespans that no orders beat, in s, of which one is asked for where those before are not reached; the
+            search ends when one is.
 
     Returns:
         Operation codes of each stage.
@@ -230,11 +231,13 @@ def zero_bubble(problem: Problem, bound_s: float) -> Orders:
     variants = list(_variants(problem))
     scheduler = ListScheduler(problem, runs=len(variants))
     best: Orders = []
-    best_s = float("inf")
+    best_s, bound_s, bounds = float("inf"), 0.0, iter(bounds_s)
     for rules in variants:
         length_s = scheduler.run(rules)
         if length_s < best_s:
             best, best_s = scheduler.orders(), length_s
+        while best_s > bound_s and (larger_s := next(bounds, None)) is not None:
+            bound_s = max(bound_s, larger_s)
         if best_s <= bound_s:
             break
     return best

@@ -20,12 +20,14 @@ An annotation is not the time of its operation:
 * Torch's first stage has an empty I, and a W that is the whole backward pass: a stage that has W but no I has B here.
 """
 
+import math
 import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -56,12 +58,16 @@ class _Label(NamedTuple):
 
 
 class _AnnotationWindow(NamedTuple):
-    """An annotation, or what was measured in it, in µs of the trace's clock."""
+    """An annotation, or what was measured in it, in µs of the trace's clock.
+
+    `kernels_us` is how long any of its kernels ran, where they are told.
+    """
 
     label: _Label
     start_us: float
     end_us: float
     thread: Thread
+    kernels_us: float = 0.0
 
 
 @dataclass
@@ -154,8 +160,10 @@ def read_annotations(paths: Sequence[Path]) -> Timeline:
             (`distributedInfo.rank`) following one another, or one with a process for each rank.
 
     Returns:
-        A measured timeline. Its options are `ranks`, by worker's name, `world_size`, where the traces say it, and
-        `clock`, the worst of what times are taken from: kernels, gpu annotations or cpu.
+        A measured timeline. Its options are `processes`, by worker's name, counted from 0: which of them one process
+        computed; `ranks`, by worker's name, and `world_size`, where the traces say them; `clock`, the worst of what
+        times are taken from: kernels, gpu annotations or cpu; and where that is kernels, `kernels`, the share of the
+        passes in which one of them ran.
 
     Raises:
         InvalidInputError: a file is damaged, or has nothing of what is said above; or they are of different jobs.
@@ -279,8 +287,10 @@ def _by_kernels(seen: _AnnotatedEvents) -> Iterator[_AnnotationWindow]:
         stop = bisect_left(launches, (window.end_us, -1))
         ran = [seen.kernels[c] for _, c in launches[first:stop] if c in seen.kernels]
         if ran:
-            start_us, end_us = min(one[0] for one in ran), max(one[1] for one in ran)
-            yield window._replace(start_us=start_us, end_us=end_us)
+            ran.sort()
+            done_us = list(accumulate((one[1] for one in ran), max, initial=ran[0][0]))
+            kernels_us = sum(max(one[1] - max(one[0], us), 0.0) for one, us in zip(ran, done_us[:-1], strict=True))
+            yield window._replace(start_us=ran[0][0], end_us=done_us[-1], kernels_us=kernels_us)
 
 
 def _by_operations(seen: _AnnotatedEvents) -> Iterator[_AnnotationWindow]:
@@ -300,8 +310,9 @@ def _timeline(ranks: list[list[_Holder]]) -> Timeline:
     base_ns = min(holder.base_ns for holders in ranks for holder in holders)
     spans: list[Span] = []
     rank_of: dict[str, int] = {}
+    process_of: dict[str, int] = {}
     seats = Counter[int]()  # workers of each stage so far
-    for holders in ranks:
+    for process, holders in enumerate(ranks):
         own = [
             (window.label, offset_s + window.start_us / 1e6, offset_s + window.end_us / 1e6)
             for holder in holders
@@ -311,16 +322,22 @@ def _timeline(ranks: list[list[_Holder]]) -> Timeline:
         stages = {label.stage for label, _, _ in own if label.kind != STEP}
         names = {stage: f"{seats[stage]}/{stage}" for stage in sorted(stages)}
         seats.update(stages)
+        process_of.update((name, process) for name in names.values())
         rank_of.update((name, holders[0].rank) for name in names.values() if holders[0].rank is not None)
         spans += _spans(own, names)
     origin_s = min(span.start_s for span in spans)
     moved = (Span(s.worker, s.op, s.start_s - origin_s, s.end_s - origin_s, s.iteration) for s in spans)
     ordered = tuple(sorted(moved, key=lambda span: (span.start_s, span.worker)))
+    options: dict[str, Any] = {"ranks": rank_of, "processes": process_of}
     clocks = {holder.clock for holders in ranks for holder in holders}
     worst = next(clock for clock in ("gpu annotations", "cpu", "kernels") if clock in clocks)
+    if worst == "kernels":
+        passes = [one for holders in ranks for holder in holders for one in holder.windows if one.label.kind != STEP]
+        in_all_us = math.fsum(one.end_us - one.start_us for one in passes)
+        options["kernels"] = math.fsum(one.kernels_us for one in passes) / in_all_us if in_all_us else 1.0
     sizes = {one.world_size for holders in ranks for one in holders if one.world_size is not None}
-    options: dict[str, Any] = {"clock": worst, "ranks": rank_of}
-    return Timeline("measured", ordered, options={**options, **({"world_size": max(sizes)} if sizes else {})})
+    options |= {"clock": worst, **({"world_size": max(sizes)} if sizes else {})}
+    return Timeline("measured", ordered, options=options)
 
 
 def _spans(own: Sequence[tuple[_Label, float, float]], names: dict[int, str]) -> Iterator[Span]:

@@ -21,9 +21,11 @@ from ..schemas.bubble import StageBubble
 from ..schemas.columns import TimelineColumns
 from ..schemas.errors import InvalidInputError
 from ..schemas.orders import KINDS
+from ..schemas.quantities import print_percent
 from .analytic.step_trace import read_step_trace
 from .pipeline_run import PipelineRun
 
+LAUNCHED = 0.95  # of the time of passes in which kernels run: with less it is worth a word
 ROUNDING = 1e-9  # of an iteration, by which the next may begin before its end
 
 
@@ -53,6 +55,10 @@ def parts_of(run: PipelineRun) -> IterationParts:
     exposed, remarks = _exposed_in_traces(run) if run.traces else (None, ())
     if run.traces and "step" not in columns.others:
         remarks = (*remarks, "the traces tell no optimizer's step: what one takes counts as idle, or as after the end")
+    share = run.timeline.options.get("kernels", 1.0)
+    if isinstance(share, float) and share < LAUNCHED:
+        launching = f"kernels run in {print_percent(share)} of the time that passes take"
+        remarks = (*remarks, f"{launching}: between them the GPU waits for the next one to be launched")
     found: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for worker, begin_s, end_s, rows in _windows(run):
         found[int(columns.places[worker, 1])].append(_parts(columns, rows, begin_s, end_s))

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from ..schemas.ledger import GoodputLedger
 from ..schemas.log_formats import JobLogFormat
+from .failslow.readers.stamps import zone_of
 from .ledger.ledger import ledger_of
 from .ledger.log_count import LogCount
 from .ledger.readers.reading import read_happenings
-from .ledger.stamps import zone_of
 
 
 def goodput(

@@ -129,10 +129,10 @@ def measure(asked: Measuring, make_stage: StageFactory, tell: Callable[[int, int
     from . import links
 
     count = asked.at_once or max(torch.cuda.device_count(), 1)
-    intra_node = links.measure_loopback()
     if count == 1:
-        return measure_here(asked, load(asked), make_stage, intra_node, tell)
-    return in_the_middle(measure_at_once(asked, count, make_stage, intra_node, tell, load))
+        model = load(asked)  # first: a model that cannot be loaded is refused at once
+        return measure_here(asked, model, make_stage, links.measure_loopback(), tell)
+    return in_the_middle(measure_at_once(asked, count, make_stage, links.measure_loopback(), tell, load))
 
 
 def in_the_middle(profiles: list[Profile]) -> Profile:

@@ -121,7 +121,13 @@ class PipelineRun:
         times: dict[int, dict[str, float]] = defaultdict(dict)
         for one in self.readings()[0]:
             times[one.layers[0]][one.operation] = one.measured_s
-        return Profile(tuple(Layer((_cost(times[stage]),), name=f"stage {stage}") for stage in range(self.stages)))
+        layers = []
+        for stage in range(self.stages):
+            own = defaultdict(float, times[stage])
+            half_s = own["B"] / 2
+            cost = LayerCost(own["F"], own.get("I", half_s), own.get("W", half_s), own["step"])
+            layers.append(Layer((cost,), name=f"stage {stage}"))
+        return Profile(tuple(layers))
 
     @property
     def is_fused(self) -> bool:
@@ -156,7 +162,9 @@ class PipelineRun:
         took_s = columns.start_s[receivers] - columns.end_s[senders]
         directions: dict[tuple[int, bool], list[float]] = defaultdict(list)
         for source, target, time_s in zip(*(one.tolist() for one in (*ends, took_s)), strict=True):
-            directions[_link(source, target, len(self.placement)), source < target].append(time_s)
+            # A loop's way back is a link behind all others.
+            link = min(source, target) if abs(source - target) == 1 else len(self.placement) - 1
+            directions[link, source < target].append(time_s)
         found: dict[int, list[float]] = defaultdict(list)
         for (link, _), times_s in directions.items():
             found[link].append(median(times_s))
@@ -183,16 +191,6 @@ class PipelineRun:
             for stage in stages:
                 found[stage] = median(by_column[column]) / len(stages) if by_column[column] else 0.0
         return found
-
-
-def _link(source: int, target: int, columns: int) -> int:
-    """The link between two columns; that of a loop's way back is behind all others."""
-    return min(source, target) if abs(source - target) == 1 else columns - 1
-
-
-def _cost(times: Mapping[str, float]) -> LayerCost:
-    half_s = times.get("B", 0.0) / 2
-    return LayerCost(times.get("F", 0.0), times.get("I", half_s), times.get("W", half_s), times.get("step", 0.0))
 
 
 def is_log(path: str) -> bool:
@@ -232,9 +230,8 @@ def _run_of(given: GivenTimeline) -> PipelineRun:
         raise InvalidInputError(
             "the timeline has no F, I, W or B", where=f"{given.name}, /spans", fix="give the timeline of a run"
         )
-    ranks = timeline.options.get("ranks")
-    if given.traces and isinstance(ranks, dict):
-        return _by_ranks(given, timeline, ranks)
+    if given.traces:
+        return _by_processes(given, timeline)
     columns = columns_of(timeline)
     held: dict[int, set[int]] = defaultdict(set)
     own = np.flatnonzero(columns.is_computed)
@@ -256,12 +253,13 @@ def _after_changes(timeline: Timeline) -> Timeline:
     return replace(timeline, spans=kept) if kept else timeline
 
 
-def _by_ranks(given: GivenTimeline, timeline: Timeline, ranks: Mapping[str, int]) -> PipelineRun:
-    """Traces name a worker for each stage of a rank: here a rank is one worker."""
-    stages: dict[object, set[int]] = defaultdict(set)
-    rank_of = {name: ranks.get(name, name) for name in sorted({span.worker for span in timeline.spans})}
-    for name, rank in rank_of.items():
-        stages[rank].add(worker_place(name)[1])
+def _by_processes(given: GivenTimeline, timeline: Timeline) -> PipelineRun:
+    """Traces name a worker for each stage of a process, be it a rank or not: here a process is one worker."""
+    told, ranks = timeline.options["processes"], timeline.options["ranks"]
+    stages: dict[int, set[int]] = defaultdict(set)
+    process_of = {name: told[name] for name in sorted({span.worker for span in timeline.spans})}
+    for name, process in process_of.items():
+        stages[process].add(worker_place(name)[1])
     placement = tuple(sorted({tuple(sorted(own)) for own in stages.values()}))
     if sum(map(len, placement)) != len(set().union(*placement)):
         raise InvalidInputError(
@@ -271,8 +269,8 @@ def _by_ranks(given: GivenTimeline, timeline: Timeline, ranks: Mapping[str, int]
         )
     several = len(placement) < sum(map(len, placement))
     new_name: dict[str, str] = {}
-    for name, rank in rank_of.items():
-        column = placement.index(tuple(sorted(stages[rank])))
+    for name, process in process_of.items():
+        column = placement.index(tuple(sorted(stages[process])))
         new_name[name] = f"{worker_place(name)[0]}/{column}"
     spans = tuple(
         Span(

@@ -27,8 +27,13 @@ _SIZES = {
     "--global-batch-size": None,
     "--num-layers": None,
     "--num-virtual-stages-per-pipeline-rank": None,
+    "--num-layers-per-virtual-pipeline-stage": None,
 }
 _LAYOUT = "--pipeline-model-parallel-layout"
+_ASSIGNMENT, _VARIABLE = (
+    re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL),
+    re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^{}]*))?\})"),
+)
 
 
 def to_megatron(plan: Plan, microbatch_size: int = 1) -> str:
@@ -164,10 +169,11 @@ class MegatronFlags(NamedTuple):
 
 
 def from_megatron(text: str, source: str, pipelines: int) -> MegatronFlags:
-    """Read a layout and the flags beside it.
+    """Read a layout and the flags beside it; without one the blocks are shared out evenly, as Megatron does.
 
     Args:
-        text: flags as on a command line; lines may end in `\\`, be comments, and hold other flags and words.
+        text: flags as on a command line; lines may end in `\\`, be comments, and hold other flags and words. Variables
+            that it assigns are filled in.
         source: the file's name, for errors.
         pipelines: data-parallel replicas, by which the global batch is shared out.
 
@@ -177,11 +183,8 @@ def from_megatron(text: str, source: str, pipelines: int) -> MegatronFlags:
     """
     given = _flags(text, source)
     sizes = {flag: _size(given, flag, default, source) for flag, default in _SIZES.items()}
-    if _LAYOUT not in given:
-        fix = f"add {_LAYOUT} 'Et…|t…|…tL'; rtk export --to megatron writes one"
-        raise InvalidInputError(f"there is no {_LAYOUT}", where=source, fix=fix)
     where = f"{source}, {_LAYOUT}"
-    parts = parse_layout(given[_LAYOUT], where)
+    parts = parse_layout(given[_LAYOUT], where) if _LAYOUT in given else _even_layout(sizes, source)
     columns = sizes["--pipeline-model-parallel-size"] or 1
     chunks, rest = divmod(len(parts), columns)
     virtual = sizes["--num-virtual-stages-per-pipeline-rank"]
@@ -205,6 +208,22 @@ def from_megatron(text: str, source: str, pipelines: int) -> MegatronFlags:
     return MegatronFlags(orders, chunks, tuple(pairwise(ends)), sizes["--tensor-model-parallel-size"] or 1)
 
 
+def _even_layout(sizes: Mapping[str, int | None], source: str) -> list[str]:
+    """The stages of as many blocks each, the embedding before the first and the head behind the last."""
+    blocks, columns = sizes["--num-layers"], sizes["--pipeline-model-parallel-size"] or 1
+    if blocks is None:
+        fix = f"add {_LAYOUT} 'Et…|t…|…tL' (rtk export --to megatron writes one), or --num-layers for equal stages"
+        raise InvalidInputError(f"there is no {_LAYOUT}", where=source, fix=fix)
+    each = sizes["--num-layers-per-virtual-pipeline-stage"]
+    stages = columns * (sizes["--num-virtual-stages-per-pipeline-rank"] or 1) if each is None else blocks // each
+    if not stages or blocks % stages or stages % columns or each not in (None, blocks // stages):
+        what = f"{counted(blocks, 'block')} do not go on {counted(stages, 'equal stage')} of {counted(columns, 'rank')}"
+        raise InvalidInputError(what, where=f"{source}, --num-layers", fix=f"give {_LAYOUT}, or other numbers")
+    parts = ["t" * (blocks // stages)] * stages
+    parts[0] = f"E{parts[0]}"
+    return [*parts[:-1], f"{parts[-1]}L"]
+
+
 def _flags(text: str, source: str) -> dict[str, str]:
     """The values of the flags that matter; the last one counts, as for argparse."""
     try:
@@ -212,10 +231,17 @@ def _flags(text: str, source: str) -> dict[str, str]:
     except ValueError as error:
         raise InvalidInputError(f"the flags cannot be read: {error}", where=source, fix="close the quotes") from error
     found: dict[str, str] = {}
+    variables: dict[str, str] = {}
+
+    def value_of(variable: re.Match[str]) -> str:
+        return variables.get(variable[1] or variable[2], variable[3] or variable[0])
+
     for word, behind in zip(words, [*words, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if flag in _SIZES or flag == _LAYOUT:
-            found[flag] = value if equals else behind
+            found[flag] = _VARIABLE.sub(value_of, value if equals else behind)
+        elif assigned := _ASSIGNMENT.fullmatch(word):
+            variables[assigned[1]] = _VARIABLE.sub(value_of, assigned[2])[:MOST_STAGES_AND_LAYERS]
     return found
 
 
@@ -224,7 +250,8 @@ def _size(given: Mapping[str, str], flag: str, default: int | None, source: str)
     if flag not in given:
         return default
     if re.fullmatch(r"[1-9][0-9]{0,8}", given[flag]) is None:
-        raise InvalidInputError(f"{given[flag]!r} is no positive number", where=f"{source}, {flag}", fix="give one")
+        fix = "write its value: nothing in the script assigns it" if "$" in given[flag] else "give one"
+        raise InvalidInputError(f"{given[flag]!r} is no positive number", where=f"{source}, {flag}", fix=fix)
     return int(given[flag])
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 WORKER = re.compile(r"([0-9]+)/([0-9]+)")
+SPAN_FIELDS = (np.int32, np.int32, np.int32, np.float64, np.float64)  # worker, op, iteration, start_s, end_s
+SORTED = 1 << 18  # spans that are sorted at once
+LARGEST_KEY = 1 << 62
 _SUFFIX = re.compile(rf"{SUFFIX}$")
 
 
@@ -145,11 +148,20 @@ class TimelineColumns:
 
     @cached_property
     def virtual_stage(self) -> "Ints":
-        """The stage of each operation: its worker's only one where it names none."""
+        """The stage of each operation, all of `stages_of`."""
+        return self.stages_of(slice(None))
+
+    def stages_of(self, rows: "Ints | slice") -> "Ints":
+        """The stage of some operations: of each its worker's only one where it names none."""
+        found: Ints = self._only_stage[self.worker[rows]]
+        return found if self.stage is None else np.where(self.stage[rows] == NONE, found, self.stage[rows])
+
+    @cached_property
+    def _only_stage(self) -> "Ints":
+        """The stage of each of `names`."""
         only = [self.seats.get(name, ()) for name in self.names]
         own = [held[0] if len(held) == 1 else column for held, column in zip(only, self.places[:, 1], strict=True)]
-        found: Ints = np.array(own, dtype=np.int64)[self.worker]
-        return found if self.stage is None else np.where(self.stage == NONE, found, self.stage)
+        return np.array(own, dtype=np.int64)
 
     @cached_property
     def half(self) -> "Ints":
@@ -169,6 +181,20 @@ class TimelineColumns:
         if self.suffix is None:
             return np.zeros(len(self), dtype=bool)
         return np.array([suffix.endswith("~") for suffix in self.suffixes])[self.suffix]
+
+    def rows_of_workers(self) -> "list[NDArray[np.int32]]":
+        """The rows of each of `names`, in the timeline's order."""
+        ends = np.bincount(self.worker, minlength=len(self.names)).cumsum()
+        free = np.concatenate(([0], ends[:-1]))
+        rows = np.empty(len(self), dtype=np.int32)
+        for begin in range(0, len(self), SORTED):  # a sort of all of them at once takes four times the memory
+            own = self.worker[begin : begin + SORTED]
+            order = np.argsort(own, kind="stable")
+            counts = np.bincount(own, minlength=len(self.names))
+            before = np.arange(len(own)) - np.repeat(counts.cumsum() - counts, counts)
+            rows[free[own[order]] + before] = begin + order
+            free += counts
+        return np.split(rows, ends[:-1]) if len(self.names) else []
 
     @cached_property
     def first_start_s(self) -> float:
@@ -207,6 +233,19 @@ class TimelineColumns:
         return replace(self.taken(slice(None), shift_s), events=events)  # type: ignore[arg-type]
 
 
+def joint_key(*columns: "NDArray[Any]") -> "Ints":
+    """A number for each row of columns of numbers from 0 on: equal where all are, and in the order of the columns."""
+    key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        several = int(column.max(initial=0)) + 1
+        if most * several > LARGEST_KEY:
+            key, most = np.unique(key, return_inverse=True)[1], len(key)
+        key *= several
+        key += column
+        most *= several
+    return key
+
+
 @cache
 def _token(kind: int, pipeline: int, microbatch: int, own: int, stage: int) -> str:
     return print_operation(Operation(KINDS[kind], pipeline, microbatch, None if stage == NONE else stage), own)
@@ -220,69 +259,81 @@ def columns_of(timeline: Timeline | TimelineColumns) -> TimelineColumns:
     """
     if isinstance(timeline, TimelineColumns):
         return timeline
-    spans = timeline.spans
-    reading = SpanReading()
+    spans, reading = timeline.spans, SpanReading()
     reading.add(
-        [span.worker for span in spans], [span.op for span in spans], [span.start_s for span in spans],
-        [span.end_s for span in spans], [span.iteration for span in spans],
+        [reading.workers[span.worker] for span in spans], [reading.ops[span.op] for span in spans],
+        [span.start_s for span in spans], [span.end_s for span in spans], [span.iteration for span in spans],
     )  # fmt: skip
     return reading.columns(timeline)
 
 
 class SpanReading:
-    """Makes columns of spans that come part by part."""
+    """Makes columns of spans that come part by part.
+
+    Attributes:
+        workers, ops: the number of each name, which is given to whoever asks first; a worker that is none raises
+            InvalidInputError.
+    """
 
     def __init__(self) -> None:
-        self._places = _Places()
-        self._ops = _Ops()
-        self._parts: list[tuple[Any, ...]] = []
+        self.workers = _Workers()
+        self.ops = _Ops()
+        # Bytes that grow where they are: pieces of arrays that are let go leave holes.
+        self._fields = [bytearray() for _ in SPAN_FIELDS]
 
     def add(
         self,
-        workers: Sequence[str],
-        ops: Sequence[str],
-        starts_s: Sequence[float],
-        ends_s: Sequence[float],
-        iterations: Sequence[int],
+        workers: "Sequence[int]",
+        ops: "Sequence[int]",
+        starts_s: "Sequence[float] | Floats",
+        ends_s: "Sequence[float] | Floats",
+        iterations: "Sequence[int] | Ints",
     ) -> None:
-        """Take the next spans: the fields of each.
-
-        Raises:
-            InvalidInputError: a worker's name is none.
-        """
-        places = [self._places[worker] for worker in workers]
-        numbers = [self._ops[own, op] for (_, own), op in zip(places, ops, strict=True)]
-        whole = [np.array(column, dtype=np.int32) for column in ([place for place, _ in places], numbers, iterations)]
-        self._parts.append((*whole, np.array(starts_s, dtype=np.float64), np.array(ends_s, dtype=np.float64)))
+        """Take the next spans: the fields of each, workers and ops by their numbers."""
+        columns = workers, ops, iterations, starts_s, ends_s
+        for grown, column, kind in zip(self._fields, columns, SPAN_FIELDS, strict=True):
+            grown += np.asarray(column, dtype=kind).data
 
     def columns(self, timeline: Timeline) -> TimelineColumns:
         """All that came, as the spans of a timeline that says the rest."""
-        worker, op, iteration, start_s, end_s = map(np.concatenate, zip(*self._parts, strict=True))
-        self._parts = []
-        kind, pipeline, microbatch, stage, suffix = np.array(self._ops.read, dtype=np.int64).reshape(-1, 5).T
-        suffixes, is_placed = tuple(self._ops.suffixes), (stage != NONE).any()
+        fields: list[NDArray[Any]] = [np.frombuffer(*one) for one in zip(self._fields, SPAN_FIELDS, strict=True)]
+        self._fields = [bytearray() for _ in SPAN_FIELDS]
+        end_s, start_s = fields.pop(), fields.pop()
+        iteration, op, worker = _wide(fields.pop()), fields.pop(), _wide(fields.pop())
+        kind, pipeline, microbatch, stage, suffix = np.array(self.ops.read, dtype=np.int64).reshape(-1, 5).T
+        own = np.array([worker_place(name)[0] for name in self.workers], dtype=np.int64)
+        suffixes, is_placed, is_told = tuple(self.ops.suffixes), (stage != NONE).any(), (pipeline != NONE).any()
+        own_of = own[worker]
         return TimelineColumns(
-            timeline.source, tuple(self._places), tuple(self._ops.others), worker.astype(np.int64),
-            kind[op], pipeline[op], microbatch[op], start_s, end_s, iteration.astype(np.int64),
-            timeline.workers, timeline.events, timeline.plan, timeline.paced,
+            timeline.source, tuple(self.workers), tuple(self.ops.others), worker, kind[op],
+            np.where(pipeline[op] == NONE, own_of, pipeline[op]) if is_told else own_of, microbatch[op],
+            start_s, end_s, iteration, timeline.workers, timeline.events, timeline.plan, timeline.paced,
             suffixes=suffixes, suffix=suffix[op] if len(suffixes) > 1 else None,
             stage=stage[op] if is_placed else None,
         )  # fmt: skip
 
 
-class _Places(dict[str, tuple[int, int]]):
-    """The number and the pipeline of each worker, in the order in which they are asked for."""
+def _wide(numbers: "NDArray[np.int32]") -> "Ints":
+    """Numbers for calculating; where all are one, as iterations of a simulation are, they take no room."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return np.broadcast_to(np.int64(numbers[0]), numbers.shape)
+    return numbers.astype(np.int64)
 
-    def __missing__(self, worker: str) -> tuple[int, int]:
-        self[worker] = found = len(self), worker_place(worker)[0]
+
+class _Workers(dict[str, int]):
+    """The number of each worker, in the order in which they are asked for."""
+
+    def __missing__(self, worker: str) -> int:
+        worker_place(worker)
+        self[worker] = found = len(self)
         return found
 
 
-class _Ops(dict[tuple[int, str], int]):
-    """The number of what each span does, by the pipeline of its worker.
+class _Ops(dict[str, int]):
+    """The number of what each span does.
 
     Attributes:
-        read: of each: kind, pipeline, micro-batch, virtual stage and suffix, as numbers.
+        read: of each: kind, pipeline (NONE: its worker's), micro-batch, virtual stage and suffix, as numbers.
         others, suffixes: as a TimelineColumns has them, with their numbers.
     """
 
@@ -291,16 +342,16 @@ class _Ops(dict[tuple[int, str], int]):
         self.others: dict[str, int] = {}
         self.suffixes: dict[str, int] = {"": 0}
 
-    def __missing__(self, key: tuple[int, str]) -> int:
-        self[key] = found = len(self)
-        self.read.append(self._read(*key))
+    def __missing__(self, op: str) -> int:
+        self[op] = found = len(self)
+        self.read.append(self._read(op))
         return found
 
-    def _read(self, own: int, op: str) -> tuple[int, ...]:
+    def _read(self, op: str) -> tuple[int, ...]:
         try:
-            (kind, pipeline, microbatch, stage), suffix = parse_span(op, own)
+            (kind, pipeline, microbatch, stage), suffix = parse_span(op, NONE)
         except InvalidInputError:
-            return len(KINDS) + self.others.setdefault(op, len(self.others)), own, 0, NONE, 0
+            return len(KINDS) + self.others.setdefault(op, len(self.others)), NONE, 0, NONE, 0
         number = self.suffixes.setdefault(suffix, len(self.suffixes))
         return KINDS.index(kind), pipeline, microbatch, NONE if stage is None else stage, number
 

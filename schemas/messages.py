@@ -1,10 +1,11 @@
 """Which operation of a timeline sends to which: activations to the next stage, gradients to the one before."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .columns import TimelineColumns
+from .columns import TimelineColumns, joint_key
 from .orders import KINDS
 
 if TYPE_CHECKING:
@@ -12,26 +13,46 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+PART = 1 << 17  # spans whose messages are looked for at once, about
+
 
 def messages_of(shown: TimelineColumns) -> "tuple[Ints, Ints]":
-    """The spans that wait for a message, and for each the one that sends it; of what was done twice the last one."""
-    rows = np.flatnonzero(shown.is_computed & (shown.kind != KINDS.index("W")))
-    is_forward = shown.kind[rows] == KINDS.index("F")
-    stage = shown.virtual_stage[rows]
-    # One number for direction, iteration, micro-batch and stage, with a free place beside the outermost stages.
-    key = is_forward.astype(np.int64)
-    for column in (shown.iteration, shown.pipeline, shown.microbatch):
-        values, place = np.unique(column[rows], return_inverse=True)
-        key = key * max(len(values), 1) + place
-    depth = int(stage.max(initial=0)) + 3
-    key = key * depth + stage + 1
-    keys, first = np.unique(key, return_index=True)
-    _, from_behind = np.unique(key[::-1], return_index=True)
-    last = len(key) - 1 - from_behind
-    order = np.argsort(first)
-    from_key = keys[order] + np.where(is_forward[first[order]], -1, 1)
-    at = np.searchsorted(keys, from_key).clip(max=max(len(keys) - 1, 0))
-    found = keys[at] == from_key if len(keys) else np.zeros(0, dtype=bool)
-    receiver, sender = rows[last[order][found]], rows[last[at[found]]]
-    passed = shown.worker[receiver] != shown.worker[sender]  # what a worker hands to itself is no message
-    return receiver[passed], sender[passed]
+    """The spans that wait for a message, and for each the one that sends it; of what was done twice the last one.
+
+    By when the receiving operation, or what was done again later, stands in the timeline for the first time.
+    """
+    found = [*_parts(shown)]
+    firsts, receivers, senders = map(np.concatenate, zip(*found, strict=True))
+    order = np.argsort(firsts)
+    return receivers[order], senders[order]
+
+
+def message_parts(shown: TimelineColumns) -> "Iterator[tuple[Ints, Ints]]":
+    """All of `messages_of`, in parts of any order: of large timelines they take less memory."""
+    for _, receivers, senders in _parts(shown):
+        yield receivers, senders
+
+
+def _parts(shown: TimelineColumns) -> "Iterator[tuple[Ints, Ints, Ints]]":
+    """Of some micro-batches at a time, for each message: where its receiver stands first, the receiver, the sender."""
+    waits = shown.is_computed & (shown.kind != KINDS.index("W"))
+    several = min(len(shown) // PART + 1, 256)
+    part_of = np.empty(len(shown), dtype=np.uint8)
+    np.remainder(shown.microbatch, several, out=part_of, casting="unsafe")
+    for part in range(several):
+        rows = np.flatnonzero(waits & (part_of == part))
+        is_forward = shown.kind[rows] == KINDS.index("F")
+        # No stage is 0 here, so what comes before the first one and behind the last one is never found.
+        told = shown.iteration[rows], shown.pipeline[rows], shown.microbatch[rows], shown.stages_of(rows) + 1
+        key = joint_key(is_forward, *told)
+        order = np.argsort(key, kind="stable")
+        change = np.flatnonzero(np.diff(key[order])) + 1
+        first = order[np.concatenate(([0], change))] if len(order) else order
+        last = order[np.concatenate((change, [len(order)])) - 1] if len(order) else order
+        keys = key[first]
+        from_key = keys - np.where(is_forward[first], 1, -1)
+        at = np.searchsorted(keys, from_key).clip(max=max(len(keys) - 1, 0))
+        found = keys[at] == from_key
+        receivers, senders = rows[last[found]], rows[last[at[found]]]
+        passed = shown.worker[receivers] != shown.worker[senders]  # what a worker hands to itself is no message
+        yield rows[first[found]][passed], receivers[passed], senders[passed]

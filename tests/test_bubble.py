@@ -17,6 +17,7 @@ from rtk.planners.pipeline import plan_from_orders, plan_pipeline
 from rtk.planners.placement.published import PUBLISHED
 from rtk.planners.scheduling.problem import WEIGHT
 from rtk.planners.shape import Shape
+from rtk.profilers.annotations import read_annotations
 from rtk.runners.simulator import simulate
 from rtk.schemas.bubble import BubbleReport
 from rtk.schemas.documents import canonical, parse_document, write_document
@@ -24,6 +25,7 @@ from rtk.schemas.errors import InvalidInputError
 from rtk.schemas.orders import Operation
 from rtk.schemas.plan import Plan
 from rtk.schemas.profile import Layer, LayerCost, Profile
+from rtk.schemas.quantities import print_percent
 from rtk.schemas.timeline import Event, Span, Timeline
 from rtk.viz.bubble import words_of_bubble
 
@@ -249,6 +251,25 @@ def test_traces_of_ranks_say_what_their_timeline_says(tmp_path: Path) -> None:
     assert told.bound.schedule == "1F1B" and told.bound.modelled_s == pytest.approx(known.bound.modelled_s)
     assert "no training step" in told.remarks[0]  # these have no backward pass of autograd
     assert any("no optimizer's step" in remark for remark in told.remarks)
+
+
+def test_a_process_without_a_rank_is_one_worker_too() -> None:
+    """Four stages on one H200, as a script without a process group writes them: hardly any bubble, and no links.
+
+    Iterations of one micro-batch leave nothing to overlap; that the GPU waits for launches is told beside it.
+    """
+    path = Path(__file__).parent / "profilers" / "traces" / "h200-passes.json.gz"
+    report = rtk.bubble(str(path))
+    assert (report.clock, report.pipelines, report.virtual_stages, len(report.stages)) == ("kernels", 1, 4, 1)
+    assert report.bubble_ratio < 0.05
+    spent_us, until_us = 0.0, 0.0
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    for kernel in sorted(kernels, key=lambda event: event["ts"]):
+        end_us = kernel["ts"] + kernel["dur"]
+        spent_us, until_us = spent_us + max(end_us - max(kernel["ts"], until_us), 0.0), max(until_us, end_us)
+    passes_s = sum(span.end_s - span.start_s for span in read_annotations([path]).spans)
+    assert f"kernels run in {print_percent(spent_us / 1e6 / passes_s)} of the time" in " ".join(report.remarks)
 
 
 def test_a_rank_with_two_stages_is_one_worker(tmp_path: Path) -> None:

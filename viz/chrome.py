@@ -12,7 +12,8 @@ import numpy as np
 from ..schemas.columns import TimelineColumns, columns_of, worker_place
 from ..schemas.messages import messages_of
 from ..schemas.orders import KINDS, NONE
-from .facts import Labelled, curves_of, workers_of
+from .facts import Labelled, workers_of
+from .memory import curves_of
 from .style import LOOKS
 
 Record = dict[str, Any]
@@ -59,9 +60,9 @@ def _records(shown: TimelineColumns, pids: dict[str, int], prefix: str, written:
     yield from names
     yield from _operations(shown, pids)
     yield from _arrows(shown, pids, written + len(names) + len(shown))
-    for worker, points in curves_of(shown):
+    for worker, (times_s, held_bytes) in curves_of(shown):
         pid = pids[worker]
-        for time_s, size in points:
+        for time_s, size in zip(times_s.tolist(), held_bytes.tolist(), strict=True):
             yield f'{{"args":{{"bytes":{size}}},"name":"memory","ph":"C","pid":{pid},"ts":{time_s * 1e6}}}'
     yield from map(text_of, _instants(shown, pids))
 

@@ -7,17 +7,15 @@ from itertools import pairwise
 import numpy as np
 
 from ..schemas.columns import WORKER, TimelineColumns, columns_of, worker_place
-from ..schemas.orders import KINDS
 from ..schemas.placement import placement_words
 from ..schemas.plan import Layers
 from ..schemas.quantities import print_bytes, print_percent, print_time
 from ..schemas.text import counted, listed
-from ..schemas.timeline import Event, Timeline, WorkerMemory, iteration_time_s, times_between
+from ..schemas.timeline import Event, Timeline, iteration_time_s, times_between
 
 Drawable = Timeline | TimelineColumns
 Labelled = tuple[str, Drawable]
 LabelledColumns = tuple[str, TimelineColumns]
-Points = tuple[tuple[float, float], ...]
 
 MARK_CHARACTERS = 60
 MOST_SAID = 12  # events of one moment
@@ -147,101 +145,6 @@ def _pieces(columns: TimelineColumns) -> "np.ndarray[tuple[int], np.dtype[np.int
     what = np.where(columns.is_computed, columns.microbatch, columns.kind)
     _, piece = np.unique(np.stack((columns.iteration, cell, what, stage), axis=1), axis=0, return_inverse=True)
     return piece.reshape(-1)
-
-
-def memory_curves(timeline: Drawable) -> dict[str, Points]:
-    """The activation memory of each worker as steps, all of `curves_of`."""
-    return dict(curves_of(columns_of(timeline)))
-
-
-def curves_of(columns: TimelineColumns) -> Iterator[tuple[str, Points]]:
-    """The activation memory of each worker as steps, one worker after the other.
-
-    F adds activation_bytes when it starts; I leaves weight_stash_bytes when it ends; W or B frees the rest when it
-    ends, each those of its virtual stage. A new epoch drops what was under way; if it goes on in the midst of an
-    iteration, what is not gone on with. What is run again for its message alone is freed at its end, by its I if that
-    follows.
-
-    Args:
-        columns: its `workers` say the sizes; a worker without sizes gets no curve.
-
-    Returns:
-        For each worker the points (time_s, bytes held from then on), in time order. Of several points at one time
-        each was true for a moment, so the largest value of all is the worker's peak.
-    """
-    numbers = {name: number for number, name in enumerate(columns.names)}
-    resumed_s = resumed_at_s(columns)
-    lost = lost_of(columns) if resumed_s else np.zeros(len(columns), dtype=bool)
-    order = np.lexsort((columns.end_s, columns.start_s, columns.worker))
-    rows = np.split(order, np.cumsum(np.bincount(columns.worker, minlength=len(columns.names))))
-    for worker, seats in sizes_of(columns).items():
-        if any(memory.activation_bytes > 0 for memory in seats):
-            own = rows[numbers[worker]] if worker in numbers else order[:0]
-            yield worker, _steps(columns, own, seats, lost, resumed_s)
-
-
-def sizes_of(columns: TimelineColumns) -> dict[str, list[WorkerMemory]]:
-    """What each worker holds for a micro-batch: of a plan with a placement, for each of its virtual stages."""
-    found: dict[str, list[WorkerMemory]] = {}
-    for memory in columns.workers:
-        found.setdefault(memory.worker, []).append(memory)
-    return found
-
-
-def peak_bytes(points: Points) -> float:
-    """The largest value of a curve."""
-    return max((size for _, size in points), default=0.0)
-
-
-# Iteration, pipeline and number of a micro-batch, whether it is there for its message alone, and its virtual stage.
-_Held = tuple[int, int, int, bool, int | None]
-
-
-def _steps(
-    columns: TimelineColumns,
-    rows: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-    sizes: Sequence[WorkerMemory],
-    lost: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
-    resumed_s: frozenset[float],
-) -> Points:
-    # Counting micro-batches instead of summing bytes keeps the curve exact: it ends at zero, not at a rounding error.
-    whole: dict[int | None, set[_Held]] = {memory.stage: set() for memory in sizes}
-    stashed: dict[int | None, set[_Held]] = {memory.stage: set() for memory in sizes}
-    placed = sizes[0].stage is not None
-    rows = rows[columns.is_computed[rows]]
-    if placed:
-        rows = rows[np.isin(columns.virtual_stage[rows], [memory.stage or 0 for memory in sizes])]
-    own = columns.taken(rows)
-    # F changes it at its start, the others at their end; a new epoch drops whatever was under way.
-    times_s = np.where(own.kind == 0, own.start_s, own.end_s).tolist()
-    stages = own.virtual_stage.tolist() if placed else [None] * len(own)
-    fields = (own.iteration.tolist(), own.pipeline.tolist(), own.microbatch.tolist(), own.is_again.tolist(), stages)
-    microbatches: list[_Held] = list(zip(*fields, strict=True))
-    in_vain = {one for one, is_lost in zip(microbatches, lost[rows].tolist(), strict=True) if is_lost}
-    each = [(whole[one.stage], stashed[one.stage], one.activation_bytes, one.weight_stash_bytes) for one in sizes]
-    nobody = -1, -1, -1, False, sizes[0].stage
-    changes = [(event.time_s, "drop", nobody) for event in columns.events if event.kind == "epoch"]
-    changes += zip(times_s, [KINDS[kind] for kind in own.kind.tolist()], microbatches, strict=True)
-    followed = {one for one, kind in zip(microbatches, own.kind.tolist(), strict=True) if kind}
-    alone = [n for n, one in enumerate(microbatches) if one[3] and one not in followed]
-    changes += ((float(own.end_s[n]), "free", microbatches[n]) for n in alone)
-    points = []
-    # Stable: of an end and a start at one time the earlier span's end stays first.
-    for time_s, kind, microbatch in sorted(changes, key=lambda change: change[0]):
-        if kind == "drop":
-            for held in (*whole.values(), *stashed.values()):
-                held.difference_update(in_vain if time_s in resumed_s else held.copy())
-        here, left = whole[microbatch[4]], stashed[microbatch[4]]
-        was_whole = microbatch in here
-        here.discard(microbatch)
-        left.discard(microbatch)
-        if kind == "F":
-            here.add(microbatch)
-        elif kind == "I" and was_whole and not microbatch[3]:
-            left.add(microbatch)
-        held_bytes = sum(len(full) * full_bytes + len(rest) * rest_bytes for full, rest, full_bytes, rest_bytes in each)
-        points.append((time_s, held_bytes))
-    return tuple(points)
 
 
 @dataclass(frozen=True, slots=True)

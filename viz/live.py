@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from ..schemas.plan import Plan
 from ..schemas.text import counted
-from .style import LOOKS
+from .style import LOOKS, legend_of
 
 
 def live_html(plan: Plan, model: str | None, tokens: int | None) -> str:
@@ -29,6 +29,7 @@ def live_html(plan: Plan, model: str | None, tokens: int | None) -> str:
         "bound_s": plan.prediction.lower_bound_s if plan.prediction else None,
         "tokens": tokens,
         "colours": {kind: look.colour for kind, look in LOOKS.items()},
+        "words": {kind: legend_of(kind) for kind in LOOKS},
     }
     page = files("rtk.viz").joinpath("live.html").read_text(encoding="utf-8")
     # A name may hold anything, and `</script>` would end the script.

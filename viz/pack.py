@@ -31,7 +31,8 @@ import numpy as np
 from ..schemas.columns import TimelineColumns, worker_place
 from ..schemas.orders import KINDS, NONE
 from ..schemas.quantities import print_time
-from .facts import LabelledColumns, absences, chunks_of, lost_of, marks_of, resumed_at_s, sizes_of
+from .facts import LabelledColumns, absences, chunks_of, lost_of, marks_of, resumed_at_s
+from .memory import sizes_of
 from .scene import Gap, Row, rows_of
 from .style import LOOKS, legend_of, tint
 

@@ -15,22 +15,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..schemas.columns import TimelineColumns, columns_of
-from ..schemas.messages import messages_of
+from ..schemas.columns import TimelineColumns, columns_of, joint_key
+from ..schemas.messages import message_parts
 from ..schemas.orders import NONE
 from ..schemas.timeline import Event
 from .chrome import STREAMS, categories_of, streams_of
-from .facts import Labelled, Points, curves_of, workers_of
+from .facts import Labelled, workers_of
+from .memory import curves_of
 from .protobuf import MessageRows, data, fixed64, joined, message, number, text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .memory import Steps
+
     Flags = NDArray[np.bool_]
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-BLOCK = 50_000  # spans or points whose packets are made and compressed at once
+BLOCK = 50_000  # spans or points whose packets are compressed at once
+PACKETS = 5_000  # spans whose packets are made at once: more of them would not fit into a processor's cache
 QUICKLY = 1  # of zlib: less than a tenth larger than the usual level, in a third of the time
 NANOSECONDS = 1e9
 
@@ -100,8 +104,10 @@ class _PacketWriter:
             yield self._block(*self._instants(self.shown.events, processes))
 
     def _block(self, *packets: MessageRows) -> bytes:
-        packed = zlib.compress(b"".join(one.encoded() for one in packets), QUICKLY)
-        return message(PACKET, data(COMPRESSED, packed)).encoded()
+        return self._packed([one.encoded() for one in packets])
+
+    def _packed(self, packets: Sequence[bytes]) -> bytes:
+        return message(PACKET, data(COMPRESSED, zlib.compress(b"".join(packets), QUICKLY))).encoded()
 
     def _packets(self, *parts: MessageRows, flags: int = NEEDED) -> MessageRows:
         return message(PACKET, *parts, number(SEQUENCE, self.sequence), number(SEQUENCE_FLAGS, flags))
@@ -125,19 +131,24 @@ class _PacketWriter:
         shown = self.shown
         names, name = _names(shown)
         yield from self._interned(names, categories_of(shown))
-        lanes = list(_lanes(shown, streams_of(shown)[shown.kind]))
+        lanes = list(_lanes(shown))
         called = [STREAMS[one.stream] + (f" {one.number + 1}" if one.number else "") for one in lanes]
         parents = [processes[shown.names[shown.worker[one.rows[0]]]] for one in lanes]
         tracks = self._tracks(parents, called, [one.stream for one in lanes])
         yield self._block(tracks.described)
-        rows = np.concatenate([one.rows for one in lanes])
-        track = np.repeat(tracks.uuids, [len(one.rows) for one in lanes])
-        receivers, senders = messages_of(shown)
-        sends, waits_for = np.zeros(len(shown), dtype=bool), np.full(len(shown), NONE)
-        sends[senders], waits_for[receivers] = True, senders
+        rows, ends = np.concatenate([one.rows for one in lanes]), np.cumsum([len(one.rows) for one in lanes])
+        lanes.clear()  # they hold as much as `rows` does
+        sends, waits_for = np.zeros(len(shown), dtype=bool), np.full(len(shown), NONE, dtype=np.int32)
+        for receivers, senders in message_parts(shown):
+            sends[senders], waits_for[receivers] = True, senders
         for begin in range(0, len(rows), BLOCK):
-            part = rows[begin : begin + BLOCK]
-            yield self._block(self._spans(part, track[begin : begin + BLOCK], name[part], sends[part], waits_for[part]))
+            packets = []
+            for at in range(begin, min(begin + BLOCK, len(rows)), PACKETS):
+                part = rows[at : at + PACKETS].astype(np.int64)
+                track = tracks.uuids[np.searchsorted(ends, at + np.arange(len(part)), side="right")]
+                spans = self._spans(part, track, name[part], sends[part], waits_for[part].astype(np.int64))
+                packets.append(spans.encoded())
+            yield self._packed(packets)
 
     def _interned(self, names: Sequence[str], categories: Sequence[str]) -> Iterator[bytes]:
         """The texts that packets name by numbers, each counted from 1."""
@@ -151,7 +162,9 @@ class _PacketWriter:
                 yield self._block(self._packets(interned, flags=flags))
                 flags = NEEDED
 
-    def _spans(self, rows: "Ints", track: "Ints", name: "Ints", sends: "Flags", waits_for: "Ints") -> MessageRows:
+    def _spans(
+        self, rows: "Ints", track: "Ints", name: "NDArray[np.int32]", sends: "Flags", waits_for: "Ints"
+    ) -> MessageRows:
         """For each span a packet that begins a slice and one that ends it."""
         shown = self.shown
         computed = shown.is_computed[rows]
@@ -175,24 +188,24 @@ class _PacketWriter:
 
     def _memory(self, processes: dict[str, int]) -> Iterator[bytes]:
         """How much each worker holds, as counters; those of several workers together."""
-        held: list[tuple[str, Points]] = []
+        held: list[tuple[str, Steps]] = []
         for one in curves_of(self.shown):
             held.append(one)
-            if sum(len(points) for _, points in held) >= BLOCK:
+            if sum(len(times_s) for _, (times_s, _) in held) >= BLOCK:
                 yield self._counters(held, processes)
                 held = []
         if held:
             yield self._counters(held, processes)
 
-    def _counters(self, curves: Sequence[tuple[str, Points]], processes: dict[str, int]) -> bytes:
+    def _counters(self, curves: "Sequence[tuple[str, Steps]]", processes: dict[str, int]) -> bytes:
         parents, unit = [processes[worker] for worker, _ in curves], message(COUNTER_TRACK, number(UNIT, SIZE_BYTES))
         tracks = self._tracks(parents, ["memory"] * len(curves), [len(STREAMS)] * len(curves), unit)
-        points = np.array([point for _, curve in curves for point in curve], dtype=np.float64).reshape(-1, 2)
-        if not len(points):
+        times_s, held_bytes = (np.concatenate(parts) for parts in zip(*(steps for _, steps in curves), strict=True))
+        if not len(times_s):
             return self._block(tracks.described)
-        track = np.repeat(tracks.uuids, [len(curve) for _, curve in curves])
-        event = message(TRACK_EVENT, number(TYPE, COUNTER), number(TRACK, track), fixed64(DOUBLE, points[:, 1]))
-        return self._block(tracks.described, self._at(points[:, 0], event))
+        track = np.repeat(tracks.uuids, [len(own_s) for _, (own_s, _) in curves])
+        event = message(TRACK_EVENT, number(TYPE, COUNTER), number(TRACK, track), fixed64(DOUBLE, held_bytes))
+        return self._block(tracks.described, self._at(times_s, event))
 
     def _instants(self, events: Sequence[Event], processes: dict[str, int]) -> tuple[MessageRows, MessageRows]:
         """Events, on a track of their worker's, or on one of nobody's."""
@@ -218,31 +231,46 @@ def _nanoseconds(seconds: "Floats") -> "Ints":
     return np.rint(seconds * NANOSECONDS).astype(np.int64)
 
 
-def _names(shown: TimelineColumns) -> "tuple[list[str], Ints]":
+def _names(shown: TimelineColumns) -> "tuple[list[str], NDArray[np.int32]]":
     """The names of spans, and for each span the number of its own, from 1."""
-    own = np.where(shown.is_rerouted, shown.pipeline, NONE)
-    key = shown.kind
-    for column in (own, shown.microbatch, shown.stage, shown.suffix):
-        if column is not None:
-            key = key * (int(column.max(initial=0)) + 2) + column + 1
-    _, first, number_of = np.unique(key, return_index=True, return_inverse=True)
-    return [shown.op(row) for row in first], number_of + 1
+    number_of = np.empty(len(shown), dtype=np.int32)
+    row_of: dict[tuple[int, ...], int] = {}
+    found: list[list[tuple[int, ...]]] = []
+    for begin in range(0, len(shown), BLOCK):
+        part = slice(begin, begin + BLOCK)
+        own = np.where(shown.is_rerouted[part], shown.pipeline[part], NONE)
+        told = [shown.kind[part], own + 1, shown.microbatch[part]]
+        told += [column[part] + 1 for column in (shown.stage, shown.suffix) if column is not None]
+        _, first, number_of[part] = np.unique(joint_key(*told), return_index=True, return_inverse=True)
+        found.append(list(zip(*(column[first].tolist() for column in told), strict=True)))
+        row_of |= dict(zip(found[-1], (begin + first).tolist(), strict=True))
+    place = {key: number for number, key in enumerate(sorted(row_of), start=1)}
+    for begin, keys in zip(range(0, len(shown), BLOCK), found, strict=True):
+        part = slice(begin, begin + BLOCK)
+        number_of[part] = np.array([place[key] for key in keys])[number_of[part]]
+    return [shown.op(row_of[key]) for key in place], number_of
 
 
-def _lanes(shown: TimelineColumns, streams: "Ints") -> Iterator[_Lane]:
+def _lanes(shown: TimelineColumns) -> Iterator[_Lane]:
     """The spans of each worker's streams by start, in as many lanes as it takes for none to overlap in one."""
-    order = np.lexsort((shown.start_s, streams, shown.worker))
-    group = shown.worker[order] * len(STREAMS) + streams[order]
-    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
-        stream = int(streams[rows[0]])
-        starts, ends = _nanoseconds(shown.start_s[rows]), _nanoseconds(shown.end_s[rows])
-        if (starts[1:] >= np.maximum.accumulate(ends)[:-1]).all():
-            yield _Lane(stream, 0, rows)
-            continue
-        free_ns: list[int] = []
-        lane_of = np.empty(len(rows), dtype=np.int64)
-        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            lane = next((lane for lane, free in enumerate(free_ns) if free <= start), len(free_ns))
-            free_ns[lane:] = [end, *free_ns[lane + 1 :]]
-            lane_of[row] = lane
-        yield from (_Lane(stream, lane, rows[lane_of == lane]) for lane in range(len(free_ns)))
+    stream_of = streams_of(shown)
+    for own in shown.rows_of_workers():
+        streams = stream_of[shown.kind[own]]
+        for stream in np.unique(streams).tolist():
+            rows = own[streams == stream]
+            yield from _apart(shown, stream, rows[np.argsort(shown.start_s[rows], kind="stable")])
+
+
+def _apart(shown: TimelineColumns, stream: int, rows: "Ints") -> Iterator[_Lane]:
+    """A worker's spans of a stream, by start, in lanes."""
+    starts, ends = _nanoseconds(shown.start_s[rows]), _nanoseconds(shown.end_s[rows])
+    if (starts[1:] >= np.maximum.accumulate(ends)[:-1]).all():
+        yield _Lane(stream, 0, rows)
+        return
+    free_ns: list[int] = []
+    lane_of = np.empty(len(rows), dtype=np.int64)
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        lane = next((lane for lane, free in enumerate(free_ns) if free <= start), len(free_ns))
+        free_ns[lane:] = [end, *free_ns[lane + 1 :]]
+        lane_of[row] = lane
+    yield from (_Lane(stream, lane, rows[lane_of == lane]) for lane in range(len(free_ns)))

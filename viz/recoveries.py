@@ -156,16 +156,15 @@ class _Broken:
     def _under_way(self, workers: list[str], time_s: float) -> str:
         """How far the iteration was when workers were lost."""
         columns = self.columns
-        begun = self.own & (columns.start_s < time_s) & (columns.start_s >= self._since(time_s))
+        # The last epoch before it that did the iteration anew; the iteration's beginning where there is none.
+        anew_s = (one for one in self.epochs_s if one < time_s and one not in self.resumed_s)
+        since_s = max(anew_s, default=self.start_s)
+        begun = self.own & (columns.start_s < time_s) & (columns.start_s >= since_s)
         run = Counter(columns.names[number] for number in columns.worker[begun].tolist())
         return (
             f"iteration {self.iteration} had begun {print_time(time_s - self.start_s)} before; of its operations "
             f"{int(begun.sum())} had been begun, {joined(f'{run[worker]} by {worker}' for worker in workers)}"
         )
-
-    def _since(self, time_s: float) -> float:
-        """The last epoch in the iteration, before a time, that did it anew; its beginning where there is none."""
-        return max((one for one in self.epochs_s if one < time_s and one not in self.resumed_s), default=self.start_s)
 
     def _after(self, epoch_s: float) -> Iterator[str]:
         """What was kept at an epoch, what was in vain, and what each worker ran after it."""

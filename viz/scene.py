@@ -21,16 +21,14 @@ from .facts import (
     Labelled,
     LabelledColumns,
     Mark,
-    Points,
     absences,
     chunks_of,
     facts_of_all,
     lost_of,
     marks_of,
-    memory_curves,
-    peak_bytes,
     workers_of,
 )
+from .memory import Points, memory_curves, peak_bytes
 from .style import LOOKS, in_lanes, tint
 
 MAX_BARS = 30_000

@@ -191,7 +191,8 @@ def _schedules(run: MeasuredPipeline) -> Iterator[Tried]:
         yield from _scheduled(
             run, run.profile, run.shape(), schedule, f"schedule by {schedule}", assumes if "zero" in schedule else ""
         )
-    halves = replace(run.profile, layers=tuple(half for layer in run.profile.layers for half in _halves(layer)))
+    halved = [_scaled(layer, 0.5, 0.5) for layer in run.profile.layers]
+    halves = replace(run.profile, layers=tuple(half for layer in halved for half in (layer, layer)))
     even, words = "each stage's layers halve evenly", "two virtual stages a worker"
     loop, v = (replace(run.shape(), placement=placement, chunks=2) for placement in TWO_STAGES)
     yield from _scheduled(run, halves, loop, "1f1b", f"schedule by interleaved 1F1B, {words}", even)
@@ -222,18 +223,11 @@ def _more_microbatches(run: MeasuredPipeline) -> Iterator[Tried]:
         yield "micro-batches", words, time_s, assumes
 
 
-def _halves(layer: Layer) -> tuple[Layer, Layer]:
-    half = _scaled(layer, 0.5)
-    (cost,) = half.costs
-    half = replace(half, costs=(replace(cost, optimizer_s=layer.costs[0].optimizer_s / 2),))
-    return half, half
-
-
-def _scaled(layer: Layer, factor: float) -> Layer:
-    """A layer whose passes take other times; its step takes as long as before."""
+def _scaled(layer: Layer, factor: float, of_step: float = 1.0) -> Layer:
+    """A layer whose passes, and whose step, take so many times as long."""
     (cost,) = layer.costs
     forward_s, input_s, weight_s = (getattr(cost, name) * factor for name in PASSES.values())
-    return replace(layer, costs=(LayerCost(forward_s, input_s, weight_s, cost.optimizer_s),))
+    return replace(layer, costs=(LayerCost(forward_s, input_s, weight_s, cost.optimizer_s * of_step),))
 
 
 def _mean(layers: Sequence[Layer]) -> LayerCost:

@@ -274,18 +274,16 @@ class _PlacedJointSearch:
 
     def _offer(self, name: str, problem: PlacedProblem, orders: SeatOrders) -> PlacedJoint:
         """A schedule, which is that of its routing from now on if it is the best."""
-        value_s = self._value_s(problem, orders)
+        if self.situation.gains_by_joining:
+            fused, joined = with_fused_backwards(problem, orders)
+            value_s = SeatScheduler(fused).value_s(joined)
+        else:
+            value_s = SeatScheduler(problem).value_s(orders)
         found = PlacedJoint(name, self._avoided(problem), value_s, self.situation.bound.value_s, problem, orders)
         known = self.tried.setdefault(problem.executor.tobytes(), found)
         if found.beats(known):
             self.tried[problem.executor.tobytes()] = found
         return found
-
-    def _value_s(self, problem: PlacedProblem, orders: SeatOrders) -> float:
-        """What the plan of these orders takes, in s."""
-        if self.situation.gains_by_joining:
-            problem, orders = with_fused_backwards(problem, orders)
-        return SeatScheduler(problem).value_s(orders)
 
     def _busiest_s(self, problem: PlacedProblem) -> float:
         """What no orders of a routing undercut, in s, at a glance: all of a worker's work, its sums and its step."""

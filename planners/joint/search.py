@@ -279,7 +279,7 @@ def usual_orders(problem: Problem) -> tuple[Orders, DispatchRules]:
 def zero_bubbles(situation: Situation) -> Orders:
     """Zero-bubble's orders for one pipeline, with nothing slow, in all of them."""
     one = situation.pipeline
-    orders = zero_bubble(one, JointBound(one).value_s)
+    orders = zero_bubble(one, [JointBound(one).value_s])
     return _beside_each_other(situation.home, [orders] * len(situation.home.depth))
 
 

@@ -145,7 +145,9 @@ class Pipelines:
         """
         stages, factors = self._shape_of(shape).stages, {place[1]: factor for place, factor in conditions.factors}
         full = PipelineKey(FULL * len(stages), shape, conditions)
-        full_s, bound_s = max(self.ends_s(full, conditions)), self._bound_s(full)
+        full_s = max(self.ends_s(full, conditions))
+        # What the pipeline alone takes at least under what it is planned for, backwards split.
+        bound_s = lower_bound(home_problem(full.planned.under(self.alone(full)), split=True)).value_s
         each_s = max(stage.work_s * factors.get(i, 1.0) for i, stage in enumerate(stages))
         if full_s > bound_s * (1 + ROUNDING):
             long = full._replace(microbatches=LONG * len(stages))
@@ -168,10 +170,6 @@ class Pipelines:
         """Of each stage, written as of pipeline 0."""
         plan = scheduled(key.planned.under(self.alone(key)), self._schedule)
         return tuple(worker.order or "" for worker in plan.workers)
-
-    def _bound_s(self, key: PipelineKey) -> float:
-        """What the pipeline alone takes at least under what it is planned for, backwards split."""
-        return lower_bound(home_problem(key.planned.under(self.alone(key)), split=True)).value_s
 
     def _ready(self, key: PipelineKey) -> Retimed:
         plan = self.alone(key)

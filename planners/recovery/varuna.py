@@ -71,7 +71,10 @@ class Varuna:
         """A restart in the best shape, if a node at work was lost, or if more nodes pay, or any suffice at last."""
         following = self._standing(moment.fleet)
         lost = not set(_formation(standing).nodes).isdisjoint(moment.lost)
-        return restart_or_grow(self._job.costs, standing, following, self._loading_s(following), moment, lost=lost)
+        cut = _formation(following).cut
+        read_bytes = node_bytes(self._shaped(*cut), self._gpu_bytes(cut)) if cut[0] else [0.0]
+        loads_s = loading_s(self._job.costs, read_bytes)
+        return restart_or_grow(self._job.costs, standing, following, loads_s, moment, lost=lost)
 
     def plan(self, standing: TrainingState) -> Plan | None:
         """The pipelines' plan."""
@@ -189,11 +192,6 @@ class Varuna:
 
     def _gpu_bytes(self, cut: Cut) -> tuple[float, ...]:
         return state_bytes(self._job, self._pipelines(cut[0]).template(cut[1]))
-
-    def _loading_s(self, standing: TrainingState) -> float:
-        """How long the standing's nodes read a checkpoint."""
-        cut = _formation(standing).cut
-        return loading_s(self._job.costs, node_bytes(self._shaped(*cut), self._gpu_bytes(cut))) if cut[0] else 0.0
 
 
 def _formation(standing: TrainingState) -> VarunaLayout:

@@ -307,6 +307,17 @@ def lower_bound(problem: Problem) -> Bound:
     return period_bound(problem) if problem.staggered else makespan_bound(problem)
 
 
+def lower_bounds_s(problem: Problem) -> Iterator[float]:
+    """Proven lower bounds on the problem's objective, in s, at last `lower_bound`'s; before it what takes less time.
+
+    A makespan has one without memory limits, which orders often reach.
+    """
+    if not problem.staggered:
+        machines, step_s = _makespan_machines(problem)
+        yield most_binding(machines.unlimited()).value_s + step_s
+    yield lower_bound(problem).value_s
+
+
 def makespan_bound(problem: Problem) -> Bound:
     """A proven lower bound on the makespan of any orders for a problem."""
     return _larger(_makespan_bound, problem)
@@ -336,6 +347,11 @@ def _larger(bound: Callable[[Problem], Bound], problem: Problem) -> Bound:
 
 
 def _makespan_bound(problem: Problem) -> Bound:
+    return _largest(problem, *_makespan_machines(problem))
+
+
+def _makespan_machines(problem: Problem) -> tuple[OneMachineProblems, float]:
+    """Each worker's operations, and the longest optimizer step, which follows them all."""
     routes = routes_of(problem)
     step_s = max(float(problem.workers.optimizer_s[list(route.workers)].max()) for route in routes)
     # Heads from 0, tails to the end of the last all-reduce.
@@ -347,7 +363,7 @@ def _makespan_bound(problem: Problem) -> Bound:
         kind = machines.kind(route.chain, tuple(reduce_s[worker] for worker in route.workers))
         for stage, worker in enumerate(route.workers):
             machines.add((None, worker), RouteJobs(kind, stage, route.count))
-    return _largest(problem, machines, step_s)
+    return machines, step_s
 
 
 def _period_bound(problem: Problem) -> Bound:

@@ -24,7 +24,7 @@ from ...schemas.files import opened, source_of
 from ...schemas.profile import DataType
 from ...schemas.text import joined
 from ..failslow.readers.formats import Megatron
-from ..printed_arguments import PrintedArguments
+from ..failslow.readers.printed_arguments import PrintedArguments
 from .costs import DecoderShape, MicrobatchShape
 from .observed import Extremes, ObservedRun
 from .software import Software

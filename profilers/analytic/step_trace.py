@@ -232,7 +232,8 @@ def read_step_trace(path: str) -> StepTrace:
             where=path,
             fix="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
-    steps = [one for one in _steps(seen.steps, pieces, busy) if _is_training(one)]
+    found = _steps(seen.steps, pieces, busy)
+    steps = [one for one in found if all(one.passes[kind].products_s > 0 for kind in PASSES[:2])]
     if not steps:
         raise InvalidInputError(
             "the trace holds no training step: none has a forward and a backward pass with matrix products",
@@ -244,10 +245,6 @@ def read_step_trace(path: str) -> StepTrace:
     device = str(known.get("name", "a GPU")) if seen.kernels else "cpu"
     rank, world_size = ((one if isinstance(one, int) else None) for one in (job.get("rank"), job.get("world_size")))
     return StepTrace(tuple(steps), device, gpu_of_device(device), rank, world_size, path)
-
-
-def _is_training(step: TracedStep) -> bool:
-    return all(step.passes[one].products_s > 0 for one in PASSES[:2])
 
 
 def _below(context: _Context, operation: _Operation) -> _Context:

@@ -4,6 +4,7 @@ A stretch of time between two happenings belongs to what ends it: before a line 
 before a loaded checkpoint there was loading, and before an error somebody had yet to notice it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ...schemas.errors import InvalidInputError
@@ -135,6 +136,8 @@ class Book:
             self._now.gpus = happening.gpus
         if happening.kind == "load" and happening.iteration is not None:
             self._now.resumes = happening.iteration
+        if happening.kind == "start":
+            self._now.started.add(happening.cause)
         if happening.kind == "rendezvous":
             self._now.formed_us = self.clock.elapsed_us
         self._now.came_up = self._now.came_up or happening.kind in ("init", "load")
@@ -144,12 +147,12 @@ class Book:
         """Whether a process that starts while an attempt comes up is another attempt's.
 
         Launchers start theirs before the group is formed, or just after it (nvidia-resiliency-ext), and the program
-        itself tells of its start later on.
+        itself tells of its start later on: the group of an attempt is formed once between two words of the same.
         """
-        entry, told_us = self._now, self.clock.sign(happening)
+        entry = self._now
         if happening.kind != "start" or entry.came_up:
             return happening.kind == "start"
-        return entry.formed_us is not None and told_us is not None and told_us - entry.formed_us > LATE_US
+        return entry.formed_us is not None and happening.cause in entry.started
 
     def _of_its_own(self, passed_us: int, own_us: int, happening: Happening) -> int:
         """How much of the time up to a line is the attempt's.
@@ -164,6 +167,7 @@ class Book:
             return passed_us
         idle_us, before = max(passed_us - own_us, 0), self.attempts[-2]
         before.us["idle"] += idle_us
+        before.left_us["idle"] += idle_us
         before.until_us += idle_us
         entry.begin_us += idle_us
         entry.progress_us = max(entry.progress_us, entry.begin_us)
@@ -176,8 +180,9 @@ class Book:
         if self._state is JobState.RUNNING:
             told_us = self._spend_claims(self._open_us + passed_us)
             detection_us = max(self._open_us + alive_us - told_us, 0)
-            self._give("detection", detection_us)
-            self._give("idle" if anew else "restart", self._open_us + passed_us - told_us - detection_us)
+            entry.left_us = Counter({"detection": detection_us})
+            entry.left_us["idle" if anew else "restart"] += self._open_us + passed_us - told_us - detection_us
+            entry.us.update(entry.left_us)
             entry.ended = "silent"
         elif self._state is JobState.STARTING:
             self._give("restart", passed_us)
@@ -332,8 +337,40 @@ class Book:
             return False
         return -LATE_US <= told_us - self.clock.elapsed_us < least_us // 2
 
+    def _went_on(self, happening: Happening, number: int) -> AttemptEntry | None:
+        """The attempt that has gone on, if the first iteration of one after it is its next, without a moment between.
+
+        Then nothing has begun: other ranks, or hosts whose clocks are ahead, told of the same start. One that had begun
+        before that start, and that it has done already, is of such a rank, too.
+        """
+        told_us, before = self.clock.sign(happening), self.attempts[:-1]
+        while before and before[-1].ended == "silent" and before[-1].last is None:
+            before.pop()
+        if not before or before[-1].ended != "silent" or before[-1].last is None or told_us is None:
+            return None
+        steps = number - before[-1].last
+        each_us = (self._pace_us or 0.0) if happening.took_s is None else happening.took_s * US
+        begun_us = told_us - each_us * (steps if steps > 0 else happening.steps)
+        if steps > max(self._interval, 1) or (steps > 0 and begun_us > before[-1].progress_us + COARSE_US):
+            return None
+        return before[-1] if steps > 0 or begun_us < self._now.begin_us - COARSE_US else None
+
+    def _rejoin(self, before: AttemptEntry) -> None:
+        """Attempts after that one were none: their time is its own."""
+        while self._now is not before:
+            self._open_us += self.attempts.pop().us.total()
+        before.us.subtract(before.left_us)
+        self._open_us += before.left_us.total()
+        before.left_us.clear()
+        before.ended, self._state = "open", JobState.RUNNING
+
     def _take_first(self, happening: Happening, number: int) -> None:
         """The first iteration of an attempt: before it, it has loaded."""
+        if (before := self._went_on(happening, number)) is not None:
+            if number > (before.last or 0):
+                self._rejoin(before)
+                self._take_next(happening, number)
+            return
         entry = self._now
         steps = self._steps_of_first(happening, number)
         if happening.took_s and entry.formed_us is not None and (told_us := self.clock.sign(happening)) is not None:

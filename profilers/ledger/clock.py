@@ -9,6 +9,7 @@ US = 1_000_000  # microseconds a second: times are whole ones, so that sums are 
 LATE_US = 60 * US  # a line of another rank may be so much behind; more is a clock that was put back
 COARSE_US = 1_500_000  # many logs have whole seconds
 FINE_US = 100_000  # others have milliseconds, written a moment later
+YEAR_US = 365 * 24 * 3600 * US  # no log goes on after so long: a clock that was not set yet, or is wrong
 HALF_HOUR_US = 1800 * US  # time zones and summer time go by such
 
 
@@ -51,7 +52,7 @@ class JobClock:
 
     It never goes back, and every microsecond that it goes on is given to the caller once. A line that is behind by up
     to a minute is another rank's, or another host's clock, and takes no time; one further behind has a clock that was
-    put back.
+    put back, and one a year ahead of all before a clock that was put forward.
 
     Attributes:
         begin_s: Unix time of the beginning, by the first line that has a clock; None: none had.
@@ -89,7 +90,7 @@ class JobClock:
             self.elapsed_us += own_us
             return passed_us
         passed_us = clock_us + self._offset_us - self.elapsed_us
-        if passed_us < least_us - least_us // 10 - LATE_US:
+        if passed_us < least_us - least_us // 10 - LATE_US or passed_us > YEAR_US:
             own_us = own_us if counts_alone else 0
             self._put(own_us - passed_us, happening)
             passed_us = own_us

@@ -33,8 +33,10 @@ class AttemptEntry:
         teller: whose line its first iteration was.
         came_up: whether its model was built, or a checkpoint loaded.
         formed_us: when its processes had formed their group.
+        started: who has told of its start: launchers, and the program.
         is_dated: whether a line of it had a clock.
         is_undated: nothing that broke, or noticed, has had a clock so far.
+        left_us: time since its last progress by class, given when the next attempt began without a word of its end.
         alarm_us: time since the failure, or up to the end, by class, in case that it was none.
     """
 
@@ -61,5 +63,7 @@ class AttemptEntry:
     teller: tuple[str, ...] = ()
     came_up: bool = False
     formed_us: int | None = None
+    started: set[str | None] = field(default_factory=set)
     is_dated: bool = True
+    left_us: Counter[LedgerClass] = field(default_factory=Counter)
     alarm_us: Counter[LedgerClass] = field(default_factory=Counter)

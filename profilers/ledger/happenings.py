@@ -40,7 +40,8 @@ class Happening:
             done before the evaluation; the first iteration is 1.
         gpus: world size, where said.
         ranks: who, where said: ranks, nodes or hosts, as the log writes them.
-        cause: of a failure: the last line of the error, a signal, an exit code, a state of the scheduler.
+        cause: of a failure: the last line of the error, a signal, an exit code, a state of the scheduler. Of a start:
+            who says so, where it is not the program itself.
         steps: how many iterations the line stands for (the log interval).
         skipped: how many of them skipped their update (overflow of fp16).
         each_s: how long each of the `steps` iterations took, where a line without a clock tells of many one by one, as

@@ -24,6 +24,8 @@ from .happenings import Happening
 from .log_count import LogCount
 from .settlement import Settlement
 
+MOST_CHANGES = 10  # of clocks, and hardly any of them is one, where it is so at most lines
+
 
 def ledger_of(
     happenings: Iterable[Happening], *, gpus: int | None = None, count: LogCount | None = None
@@ -36,7 +38,8 @@ def ledger_of(
         count: of the lines that were read, filled by the time the last happening was taken; None: nothing is known.
 
     Raises:
-        InvalidInputError: there is no iteration in it, nothing that says how long any took, or there are two jobs.
+        InvalidInputError: there is no iteration in it, nothing that says how long any took, or there are two jobs;
+            clocks and timers contradict each other.
     """
     book = Book()
     for happening in believable(happenings):
@@ -82,6 +85,14 @@ def _require_iterations(book: Book, count: LogCount) -> None:
             f"no iteration in {counted(count.lines, 'line')}; {count.telling} of them tell of anything{said}",
             where=where,
             fix="give the log in which iterations are printed, or its format (--format)",
+        )
+    changes = book.clock.changes
+    if len(changes) > MOST_CHANGES and 2 * len(changes) > book.lines:
+        raise InvalidInputError(
+            f"how long iterations took, as the log says, and its clock contradict each other at {len(changes)} of "
+            f"{counted(book.lines, 'line')}, first at {changes[0]}",
+            where=where,
+            fix="see whether numbers are read right (1,000 or 1.000 as a thousand), or describe lines with --pattern",
         )
     if book.clock.elapsed_us == 0:
         raise InvalidInputError(

@@ -363,7 +363,12 @@ class Clock:
             self._part_s = 0.0
             self._pauses = list(step.pauses)
         if step.rolls_back:
-            self._roll_back()
+            for one in self._uncertain:
+                self.microbatches -= one.microbatches
+                one.span.microbatches -= one.microbatches
+                self.spent_s["working"] -= one.work_s
+                self._spend("lost", one.work_s)
+            self._saved()
         self.standing = step.standing
         self._open_span()
 
@@ -448,14 +453,6 @@ class Clock:
         took_s = self._part_s - self._ahead_s
         self._spend("lost", took_s - kept_s)
         self._part_s, self._ahead_s = kept_s, max(0.0, kept_s - took_s)
-
-    def _roll_back(self) -> None:
-        for one in self._uncertain:
-            self.microbatches -= one.microbatches
-            one.span.microbatches -= one.microbatches
-            self.spent_s["working"] -= one.work_s
-            self._spend("lost", one.work_s)
-        self._saved()
 
     def _spend(self, purpose: str, lasts_s: float) -> None:
         if lasts_s > 0:

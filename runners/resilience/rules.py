@@ -23,16 +23,14 @@ torchft's `should_commit` is the vote. We vote, and roll back only where the opt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from ...schemas.checkpoint import missing_layers, print_layers
 from ...schemas.conditions import Conditions
 from ...schemas.documents import canonical, digest, parse_document
 from ...schemas.errors import InvalidInputError
 from ...schemas.plan import Plan, name_of, place_of
-from ...schemas.protocols import Hand
 from . import announcements as said
 from .announcements import Announcement, announcements_of
 from .conditions import Chronicle, Circumstances, unreachable
@@ -56,7 +54,6 @@ from .events import (
     Tell,
     Wake,
 )
-from .gathering import Gathering
 from .membership import (
     Checksums,
     Crew,
@@ -68,16 +65,13 @@ from .membership import (
     coming,
     copies,
     evaluated,
-    excused,
     givers,
     held_by,
     layers_at,
     layers_of,
-    leavers,
     live_places,
     nothing_counted,
     refusal_of_double,
-    savers,
     seats_of,
     state_lost,
     stranger_to,
@@ -106,7 +100,9 @@ from .protocol import (
     Vote,
     Whereabouts,
 )
+from .quorum import Quorum
 from .regrouping import ANEW, Inventory
+from .roster import Roster
 from .saving import Checkpoints
 
 HALT_S = 60.0  # how long the last workers may take to save what they hold
@@ -125,17 +121,12 @@ class CoordinatorRules:
         self.epoch = 0
         self.committed = job.first_iteration - 1
         self.plan = job.plan
-        self.members: dict[str, Member] = {}
-        self.newcomers: dict[int, Newcomer] = {}
-        self._by_connection: dict[int, Member] = {}
+        self._roster = Roster()
         self._digest = digest(job.plan)
-        self._settings: dict[str, Any] | None = None
         self._names = frozenset(worker.name for worker in job.plan.workers)
         self._layers = layers_of(job.plan)
-        self._seats: Seats = {}
-        self._spare: set[str] = set()  # newcomers for all of whom together there is no use as things are
         self._questions = Questions[tuple[Crew, Conditions], Planned]()  # for the plan that follows the running one
-        self._gathering = Gathering(job)
+        self._quorum = Quorum(job)
         self._inventory = Inventory()
         self._redone: int | None = None  # the iteration that is to be done anew, for its rest has come to nothing
         self.circumstances = Circumstances()
@@ -154,7 +145,6 @@ class CoordinatorRules:
         self._wants_evaluation = False  # after the last iteration
         self._is_suspected = False
         self._watches = 0  # how often the watch for a standstill has begun
-        self._awaited: set[str] = set()
         self._checksums = Checksums()
         self._epoch_message: Epoch | None = None
         self._commit_message: Commit | None = None
@@ -163,6 +153,11 @@ class CoordinatorRules:
         self._chronicle = Chronicle()
         self._now_s = 0.0
         self._out: list[Instruction] = []
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """Who has a place, by name."""
+        return self._roster.members
 
     def handle(self, *events: Event) -> list[Instruction]:
         """What to do now that this has happened, or all this at the same moment."""
@@ -212,7 +207,7 @@ class CoordinatorRules:
 
     def _arrive(self, event: Arrived) -> None:
         hello = event.hello
-        returning = self.members.get(hello.worker) if hello.worker in self._awaited else None
+        returning = self.members.get(hello.worker) if hello.worker in self._roster.awaited else None
         refusal = self._refusal(hello)
         if refusal is not None:
             self._tell(event.connection, refusal)
@@ -223,27 +218,24 @@ class CoordinatorRules:
         else:
             if returning is not None:  # another process in place of the one that was awaited
                 self._lose_member(returning, "its process was replaced")
-            self._settings = self.circumstances.settings = hello.job
+            self._roster.settings = self.circumstances.settings = hello.job
             self._wants_evaluation = self._wants_evaluation or hello.evaluates
             if hello.worker not in self.members:
                 self.circumstances.expect(hello.worker, hello.slowdown)
-            self.newcomers[event.connection] = Newcomer.of(hello, event.now_s)
+            self._roster.newcomers[event.connection] = Newcomer.of(hello, event.now_s)
 
     def _refusal(self, hello: Hello) -> Refused | None:
         if self.phase in ("halting", "ended"):
             return Refused("the job is over")
-        reason = stranger_to(hello, self._digest, self._settings, self._names, (self.epoch, self.committed))
+        reason = stranger_to(hello, self._digest, self._roster.settings, self._names, (self.epoch, self.committed))
         if reason is None:
-            seated = hello.worker in self.members and hello.worker not in self._awaited
-            return refusal_of_double(hello, self.newcomers.values(), seated, self.committed)
+            seated = hello.worker in self.members and hello.worker not in self._roster.awaited
+            return refusal_of_double(hello, self._roster.newcomers.values(), seated, self.committed)
         return Refused(reason)
 
     def _take_back(self, member: Member, connection: int, hello: Hello) -> None:
         """A member is back after a restart of the coordinator; it is told what it may have missed."""
-        member.connection = connection
-        member.store, member.others, member.further = hello.store, hello.others, hello.further
-        self._by_connection[connection] = member
-        self._awaited.discard(member.name)
+        self._roster.take_back(member, connection, hello)
         assert hello.returning is not None
         latest = self._inventory.message or self._epoch_message
         if hello.returning.epoch < self.epoch and latest is not None:
@@ -255,11 +247,11 @@ class CoordinatorRules:
         self._announce(said.WorkerReturned(worker=member.name))
 
     def _lose(self, connection: int, reason: str) -> None:
-        newcomer = self.newcomers.pop(connection, None)
+        newcomer = self._roster.newcomers.pop(connection, None)
         self._must_reform = self._must_reform or (newcomer is not None and newcomer.holds is not None)
         if newcomer is not None and self.phase == "running":
             self._announce(said.WorkerFailed(worker=newcomer.name, reason=f"{reason} while joining"))
-        member = self._by_connection.get(connection)
+        member = self._roster.by_connection.get(connection)
         if member is not None:
             self._lose_member(member, reason)
 
@@ -272,13 +264,12 @@ class CoordinatorRules:
             self._announce(failure, self.committed + 1)
 
     def _forget(self, member: Member) -> None:
-        del self.members[member.name]
-        self._awaited.discard(member.name)
-        self._spare.clear()
+        self._roster.forget(member)
+        self._forget_what_it_did(member)
+
+    def _forget_what_it_did(self, member: Member) -> None:
         self.circumstances.forget(member.name)
         self._standstill.forget(member.name)
-        if member.connection is not None:
-            del self._by_connection[member.connection]
         self._checkpoints.lose(member.name)
 
     def _elapse(self, timer: str) -> None:
@@ -286,17 +277,17 @@ class CoordinatorRules:
         if kind == "suspect" and self.phase == "running" and int(number) == self.epoch and self._is_suspected:
             self._settle()
         elif kind == "gather":
-            self._gathering.elapse(number)
+            self._quorum.elapse(number)
         elif kind == "stall" and int(number) == self._watches:
             self._watch()
         elif kind == "standings" and int(number) == self.epoch:
             # Go on without what somebody has not told; whether it hangs is seen when it does not enter the epoch.
-            if self._awaited:  # after a restart of the coordinator
+            if self._roster.awaited:  # after a restart of the coordinator
                 self._wait_for_standings()
             else:
                 self._inventory.give_up()
         elif kind == "return":
-            for name in sorted(self._awaited):
+            for name in sorted(self._roster.awaited):
                 self._lose_member(self.members[name], "did not come back to the restarted coordinator")
         elif kind == "halt" and self._checkpoints.under_way is not None:
             self._checkpoints.give_up("it took too long")
@@ -306,15 +297,9 @@ class CoordinatorRules:
 
     def _restart(self) -> None:
         """Connections are gone; members that are alive will be back."""
-        self.newcomers.clear()
+        self._roster.restart(keeps_members=self.phase != "gathering")
         self._questions.restart()
         self._inventory.questions.restart()
-        self._by_connection.clear()
-        if self.phase == "gathering":
-            self.members.clear()
-        for member in self.members.values():
-            member.connection = None
-        self._awaited = set(self.members)
         self._checkpoints.give_up("the coordinator was restarted")
         if self.phase == "halting":
             self._checkpoints.under_way = None
@@ -328,10 +313,10 @@ class CoordinatorRules:
     # What members say
 
     def _listen(self, event: Said) -> None:
-        member = self._by_connection.get(event.connection)
+        member = self._roster.by_connection.get(event.connection)
         if member is None:
-            if event.connection in self.newcomers and isinstance(event.message, Leaving):
-                del self.newcomers[event.connection]
+            if event.connection in self._roster.newcomers and isinstance(event.message, Leaving):
+                del self._roster.newcomers[event.connection]
                 self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
             return
         match event.message:
@@ -346,14 +331,18 @@ class CoordinatorRules:
                 self._suspect(member, suspect)
             case Whereabouts() as answer:
                 self._note_whereabouts(member, answer)
-            case Leaving(at_once=True) if self.phase == "running":
-                self._dismiss_leaver(member, "it is at its own end")
-                if not self.members:
-                    self._halt("all workers are at their own end", 0)
             case Leaving() as leaving:
-                member.leaving = leaving
+                self._note_leaving(member, leaving)
             case Saved() | Published() as written if self._checkpoints.under_way is not None:
                 self._checkpoints.under_way.note(member.name, written)
+
+    def _note_leaving(self, member: Member, leaving: Leaving) -> None:
+        if not leaving.at_once or self.phase != "running":
+            member.leaving = leaving
+            return
+        self._dismiss_leaver(member, "it is at its own end")
+        if not self.members:
+            self._halt("all workers are at their own end", 0)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
         if ready.epoch != self.epoch:
@@ -371,8 +360,8 @@ class CoordinatorRules:
         for source, target in self._checksums.add(member.name, ready, self._epoch_message):
             if target in self.members:
                 self._expel(self.members[target], f"its copy of worker {source}'s state is not equal to it")
-        if self._checksums.covers(self._seats.values()):  # they have what givers had
-            self.newcomers = excused(self.newcomers)
+        if self._checksums.covers(self._roster.seats.values()):  # they have what givers had
+            self._roster.excuse()
         wrong = self._checksums.contradiction(member.name, self._epoch_message.nothing_committed)
         if wrong is not None and self.phase == "running":
             self._halt(*wrong)
@@ -404,7 +393,7 @@ class CoordinatorRules:
         """Nothing may have been committed for too long: then all are asked, and asked again while it lasts."""
         if self.phase != "running":
             return
-        if self._stands_still and not self._awaited:
+        if self._stands_still and not self._roster.awaited:
             self._settle()  # though somebody has not answered
             self._ask_all()
         left_s = self._standstill.left_s(self._now_s, self._limit_s)
@@ -419,24 +408,19 @@ class CoordinatorRules:
     def _limit_s(self) -> float:
         return self._standstill.limit_s(self._chronicle.iteration_time_s())
 
-    @property
-    def _present(self) -> list[str]:
-        """Members that can answer: all, but after a restart of the coordinator."""
-        return [name for name, member in self.members.items() if member.connection is not None]
-
     def _ask_all(self) -> None:
         self._tell_all(self._standstill.ask())
 
     def _note_whereabouts(self, member: Member, answer: Whereabouts) -> None:
         self._standstill.note(member.name, answer)
-        if self._standstill.is_complete(self._present) and self._stands_still:
+        if self._standstill.is_complete(self._roster.present) and self._stands_still:
             self._settle()
 
     def _settle(self) -> None:
         """From what all say together: give up who hangs; else go other ways, or begin anew."""
         if self.must_change:
             return
-        found = self._standstill.judge(self._present, self.epoch, self._limit_s, is_suspected=self._is_suspected)
+        found = self._standstill.judge(self._roster.present, self.epoch, self._limit_s, is_suspected=self._is_suspected)
         names = {name for name, _ in found.hung}
         lost = missing_layers(self._layers, held_by(hand for hand in self.crew() if hand.worker not in names))
         hung = [one for one in found.hung if not lost or self._standstill.has_hung_long(one[0], self._limit_s)]
@@ -464,12 +448,12 @@ class CoordinatorRules:
         futile = self._standstill.count_futile()
         self._redone = self.committed + 1
         if futile == UNEXPLAINED:
-            self.newcomers = excused(self.newcomers)  # what one gives whom somebody does not reach is lost
+            self._roster.excuse()  # what one gives whom somebody does not reach is lost
             for pair in self._standstill.lost_between():
                 self.circumstances.suspect(*pair)
             self._break_links()
         elif futile == SPLIT:
-            for name in self._standstill.outsiders(self._present):
+            for name in self._standstill.outsiders(self._roster.present):
                 self._expel(self.members[name], f"it is not where the others are, for {futile} epochs", HUNG)
         elif futile == FUTILE_EPOCHS:
             self._halt(f"{futile} epochs before iteration {self.committed + 1} came to nothing, and nobody says why")
@@ -479,7 +463,7 @@ class CoordinatorRules:
         broken = self.circumstances.break_links({name: len(one.others) for name, one in self.members.items()})
         for ends in broken:
             self._announce(said.LinkBroken(link="-".join(ends)), self.committed + 1)
-        for _, other in unreachable(self.circumstances.now, list(self._seats.values())):
+        for _, other in unreachable(self.circumstances.now, list(self._roster.seats.values())):
             if other in self.members:
                 self._expel(self.members[other], "no way leads to it from a worker that it works with")
         return bool(broken)
@@ -487,7 +471,7 @@ class CoordinatorRules:
     # Votes and commits
 
     def _commit_what_is_complete(self) -> None:
-        while not (self._is_void or self._is_done) and self._tally.is_complete(self.committed + 1, self._seats):
+        while not (self._is_void or self._is_done) and self._tally.is_complete(self.committed + 1, self._roster.seats):
             iteration = self.committed + 1
             if iteration == self.job.iterations:
                 self._tell_evaluation(iteration)  # of what was trained
@@ -561,7 +545,7 @@ class CoordinatorRules:
         )
         self._tell_all(self._commit_message)
         time_s, recovery = self._chronicle.note_commit(self._now_s, evaluation_s)
-        self._announce(self._tally.committed(iteration, terms, time_s, len(self._seats)), iteration)
+        self._announce(self._tally.committed(iteration, terms, time_s, len(self._roster.seats)), iteration)
         self._tally.forget(iteration)
         if recovery is not None:
             self._announce(recovery, iteration)
@@ -596,7 +580,7 @@ class CoordinatorRules:
 
     def _wants_change(self, iteration: int) -> bool:
         """Whether somebody comes or goes who can wait until before an iteration."""
-        return bool(self._leavers()) or not coming(self.newcomers, iteration).keys() <= self._spare
+        return bool(self._leavers()) or not coming(self._roster.newcomers, iteration).keys() <= self._roster.spare
 
     def _is_adaptation_ready(self) -> bool:
         """Whether another plan, or other ways between workers, are there for what has become slow, or better again."""
@@ -610,23 +594,19 @@ class CoordinatorRules:
         """Whether an answer is the running plan, or none, with everybody where he is, and nobody sends otherwise."""
         assert self._epoch_message is not None
         stays = answer.plan is None or (answer.plan == self._epoch_message.plan and answer.seats == seats_of(crew))
-        return stays and not answer.restart and not self.circumstances.change_ways(list(self._seats.values()))
+        return stays and not answer.restart and not self.circumstances.change_ways(list(self._roster.seats.values()))
 
     def _savers_now(self, iteration: int) -> tuple[Saver, ...]:
         """Who is to save the state after an iteration; nobody where no checkpoint is due."""
         if self._is_to_stop or not self._checkpoints.is_due(iteration + 1, self._now_s):
             return ()
         self._begin_saving()
-        return self._savers()
+        return self._roster.savers(self._layers)
 
     def _begin_saving(self, is_last_resort: bool = False) -> None:
-        self._checkpoints.begin(self.committed + 1, self._taken, self._savers(), self._now_s, is_last_resort)
-
-    def _savers(self) -> tuple[Saver, ...]:
-        """Who saves which layers, as far as anybody holds them: rather those who stay, in the order of places."""
-        seated = [(place, self.members[name]) for place, name in self._seats.items() if name in self.members]
-        seated.sort(key=lambda one: (one[1].is_leaving, one[0]))
-        return savers(self._layers, ((member.name, member.holds) for _, member in seated), together=self._is_sharded)
+        self._checkpoints.begin(
+            self.committed + 1, self._taken, self._roster.savers(self._layers), self._now_s, is_last_resort
+        )
 
     # What the state calls for
 
@@ -646,12 +626,12 @@ class CoordinatorRules:
 
     def _gather(self) -> None:
         """Begin once all are there, or, where that is allowed, with those who have come."""
-        wake = self._gathering.see(self.newcomers)
+        wake = self._quorum.see(self._roster.newcomers)
         self._out += [] if wake is None else [wake]
-        if self._gathering.is_complete(self.newcomers):
-            self._start("all workers are there", canonical(self.job.plan).decode(), self._gathering.wanted)
-        elif self._gathering.is_enough:
-            found = self._planned_for(self._gathering.crew)
+        if self._quorum.is_complete(self._roster.newcomers):
+            self._start("all workers are there", canonical(self.job.plan).decode(), self._quorum.wanted)
+        elif self._quorum.is_enough:
+            found = self._planned_for(self._quorum.crew)
             if found is not None and found.plan is not None:  # else whoever comes may make one possible
                 seats = {place_of(place): worker for worker, place in found.seats}
                 self._start("as many workers are there as are to be", found.plan, seats)
@@ -667,10 +647,10 @@ class CoordinatorRules:
 
     def _refuse_superfluous(self) -> None:
         """A newcomer whose time has come, and whose name is still there, has no place."""
-        for connection, newcomer in list(self.newcomers.items()):
+        for connection, newcomer in list(self._roster.newcomers.items()):
             name = newcomer.name
             if name in self.members and newcomer.not_before <= self.committed + 1:
-                del self.newcomers[connection]
+                del self._roster.newcomers[connection]
                 self._dismiss(connection, Refused(f"worker {name} is there already"))
                 self._announce(said.WorkerRefused(worker=name, reason=f"worker {name} is there already"))
 
@@ -678,7 +658,7 @@ class CoordinatorRules:
         if self._is_done:
             self._end_well()
             return
-        if self._awaited:
+        if self._roster.awaited:
             return  # who is there is known in a moment; an epoch with somebody who is gone would only have to be redone
         if self._is_to_stop:
             self._halt("stopped as asked", INTERRUPTED)
@@ -700,7 +680,7 @@ class CoordinatorRules:
         """Whether the running epoch is over, and another one is to begin as soon as there is a plan for it."""
         if self._is_done:
             return False  # no epoch follows
-        if self._must_reform or any(name not in self.members for name in self._seats.values()):
+        if self._must_reform or self._roster.is_short:
             return True
         # Also where those who wanted it are gone: workers wait for the epoch that was announced.
         return self._is_draining and self.committed >= self._last
@@ -712,7 +692,7 @@ class CoordinatorRules:
         if self._checkpoints.lacks_last:
             # The checkpoint before it was still under way when the last iteration was committed.
             self._begin_saving()
-            self._tell_to_save(self._savers(), "saving the last state")
+            self._tell_to_save(self._roster.savers(self._layers), "saving the last state")
             return
         self._end = End(0, "all iterations are done")
         self._finish()
@@ -728,18 +708,18 @@ class CoordinatorRules:
                 self._halt(f"nobody is left who holds {print_layers(lost)}")
         elif answer is None and at_once and self._is_only_examined(crew):
             assert self._epoch_message is not None
-            self._begin_epoch(self._epoch_message.plan, dict(self._seats))
+            self._begin_epoch(self._epoch_message.plan, dict(self._roster.seats))
         elif answer is None:
             self._planned_for(crew)
         elif answer.plan is None and newcomers:
             # Nobody is worse off for somebody who comes.
-            self._spare = newcomers
+            self._roster.spare = newcomers
             self._prepare_change(at_once)
-        elif at_once and answer.plan is None and len(crew) == len(self._seats):
+        elif at_once and answer.plan is None and len(crew) == len(self._roster.seats):
             # Nobody is gone, and there is no plan for what is slow; what there is goes on.
             assert self._epoch_message is not None
             self._say_if_none(answer)
-            self._go_over(crew, self._epoch_message.plan, dict(self._seats))
+            self._go_over(crew, self._epoch_message.plan, dict(self._roster.seats))
         elif at_once and answer.plan is None:
             gone = sorted(self._names - {hand.worker for hand in crew})
             self._halt(f"there is no plan without {', '.join(gone)}: {answer.reason}")
@@ -749,7 +729,7 @@ class CoordinatorRules:
         elif at_once and answer.plan is not None:
             self._go_over(crew, answer.plan, {place_of(place): worker for worker, place in answer.seats})
         else:
-            self._spare = newcomers if answer.seats == seats_of(crew) else self._spare
+            self._roster.spare = newcomers if answer.seats == seats_of(crew) else self._roster.spare
             self._keep_if_it_serves(crew, answer)
 
     def _planned_for(self, crew: Crew) -> Planned | None:
@@ -762,7 +742,7 @@ class CoordinatorRules:
         """Whether members are to be examined, and nothing else is a reason for another plan."""
         is_otherwise = self._must_reform or self.circumstances.have_changed
         suspects = self.circumstances.examinations.wanted(self.members)
-        return bool(suspects) and not is_otherwise and [hand.worker for hand in crew] == [*self._seats.values()]
+        return bool(suspects) and not is_otherwise and [hand.worker for hand in crew] == [*self._roster.seats.values()]
 
     def _keep_if_it_serves(self, crew: Crew, answer: Planned) -> None:
         """Reckon with things as they are where nothing is to be changed for them."""
@@ -783,24 +763,12 @@ class CoordinatorRules:
 
     def crew(self) -> Crew:
         """Who will be there: those who stay, by their places, and newcomers whose time has come."""
-        staying = [self.members[name] for _, name in sorted(self._seats.items()) if name in self.members]
-        arrivals = coming(self.newcomers, self.committed + 1)
         # Before the first commit everybody can make the state of every layer.
         anything = ((0, self._layers),) if self._nothing_committed else None
-        leavers = self._leavers()
-        return (
-            *(Hand(one.name, one.place, anything or one.holds) for one in staying if one.name not in leavers),
-            *(Hand(name, None, anything) for name in arrivals if not arrivals.keys() <= self._spare),
-        )
+        return self._roster.crew(self.committed + 1, anything, self._leavers())
 
     def _leavers(self) -> tuple[str, ...]:
-        """Members that go at the next change."""
-        return leavers(self.members, self._seats.values(), self._is_sharded and not self._nothing_committed)
-
-    @property
-    def _is_sharded(self) -> bool:
-        """Whether peers share the optimizer's state, as all workers say or none."""
-        return bool(self._settings and self._settings.get("shard_optimizer"))
+        return self._roster.leavers(self._nothing_committed)
 
     # What is left of an iteration in the midst of which somebody is lost
 
@@ -815,7 +783,7 @@ class CoordinatorRules:
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
-            members=tuple(self.members[name].seat() for name in self._seats.values() if name in self.members),
+            members=tuple(member.seat() for member in self._roster.staying),
             terms=self._terms,
         )
         self._inventory.begin(message, self.plan)
@@ -829,7 +797,7 @@ class CoordinatorRules:
 
     def _changes(self, connection: int, told: StandingTold | LossesTold) -> bool:
         """Note what somebody has of the iteration under way; gives whether anything follows from that."""
-        member = self._by_connection.get(connection)
+        member = self._roster.by_connection.get(connection)
         if member is None:
             return False
         if isinstance(told, LossesTold):
@@ -844,7 +812,7 @@ class CoordinatorRules:
 
     def _what_is_left(self, crew: Crew, plan: str, seats: Seats) -> RestPlanned | None:
         """What is left of the iteration under way, all where one comes that can take no sums; None: not known yet."""
-        if self._redone == self.committed + 1 or not all(one.regroups for one in self.newcomers.values()):
+        if self._redone == self.committed + 1 or not all(one.regroups for one in self._roster.newcomers.values()):
             return ANEW
         places = tuple((worker, name_of(place)) for place, worker in sorted(seats.items()))
         held = {name: member.holds for name, member in self.members.items()}
@@ -868,23 +836,23 @@ class CoordinatorRules:
         self._must_reform = self._is_suspected = self._is_void = False
         self._standstill.begin_epoch(list(seats.values()), self._now_s)
         self._checksums = Checksums()
-        arrived, self._seats = coming(self.newcomers, self.committed + 1), dict(sorted(seats.items()))
+        arrived, self._roster.seats = coming(self._roster.newcomers, self.committed + 1), dict(sorted(seats.items()))
         waiting = self._stand_by()
         joining = self._seat(arrived)
-        self._spare = {*waiting, *arrived} - set(joining)
+        self._roster.spare = {*waiting, *arrived} - set(joining)
         order = live_places(self.plan)
-        names = list(self._seats.values())
+        names = list(self._roster.seats.values())
         examine = self.circumstances.examinations.begin_epoch(names)
         reason = self._chronicle.begin_epoch() or self.circumstances.news
         ways = self.circumstances.begin_epoch(names)
-        holds = [self.members[self._seats[place]].holds for place in order]
+        holds = [self.members[self._roster.seats[place]].holds for place in order]
         self._epoch_message = Epoch(
             epoch=self.epoch,
             iteration=self.committed + 1,
             skipped=self._was_skipped,
             last=self._last,
             plan=plan,
-            seats=tuple(self.members[self._seats[place]].seat() for place in order),
+            seats=tuple(self.members[self._roster.seats[place]].seat() for place in order),
             copies=() if self._nothing_committed else copies([layers_at(self.plan, place) for place in order], holds),
             nothing_committed=self._nothing_committed,
             resume=self.job.resume,
@@ -898,11 +866,11 @@ class CoordinatorRules:
             waits=self._unforeseen == self.committed + 1,
             evaluate=self._must_evaluate,
             rest=left.rest,
-            givers=() if self._nothing_committed else givers(self.newcomers.values()),
+            givers=() if self._nothing_committed else givers(self._roster.newcomers.values()),
         )
         self._chronicle.reach("epoch", self._now_s)
         self._tell_all(self._epoch_message)
-        for connection, newcomer in self.newcomers.items():
+        for connection, newcomer in self._roster.newcomers.items():
             if newcomer.holds is not None or connection in waiting.values():
                 self._tell(connection, self._epoch_message)
         for one in announcements_of(self._epoch_message, self.plan, joining):
@@ -912,15 +880,12 @@ class CoordinatorRules:
 
     def _stand_by(self) -> dict[str, int]:
         """Members without a seat wait for one, like newcomers; gives their connections."""
-        waiting: dict[str, int] = {}
-        for member in [member for name, member in self.members.items() if name not in self._seats.values()]:
-            assert member.connection is not None, "an epoch begins once it is known who is there"
-            self._forget(member)
-            gives = self._is_sharded and not self._nothing_committed
-            self.newcomers[member.connection] = member.unseated(self._now_s, gives)
-            self._announce(said.WorkerWaiting(worker=member.name, place=name_of(member.place)), self.committed + 1)
-            waiting[member.name] = member.connection
-        return waiting
+        had = dict(self.members)
+        waiting = self._roster.unseat(self._now_s, self._roster.is_sharded and not self._nothing_committed)
+        for name, (_, place) in waiting.items():
+            self._forget_what_it_did(had[name])
+            self._announce(said.WorkerWaiting(worker=name, place=place), self.committed + 1)
+        return {name: connection for name, (connection, _) in waiting.items()}
 
     def _dismiss_leaver(self, member: Member, reason: str | None = None) -> None:
         left = said.WorkerLeft(worker=member.name, place=name_of(member.place), reason=reason)
@@ -932,17 +897,11 @@ class CoordinatorRules:
 
     def _seat(self, arrived: dict[str, int]) -> list[str]:
         """Make newcomers members, and note everybody's place; gives the newcomers' names."""
-        joining = [name for name in self._seats.values() if name not in self.members]
-        for name in joining:
-            newcomer = self.newcomers.pop(arrived[name])
-            self.members[name] = self._by_connection[arrived[name]] = newcomer.seated(arrived[name])
-            if self.epoch > 1:
-                # One that comes at an appointed iteration has waited for that, not for us.
-                since_s = self._now_s if newcomer.not_before else newcomer.since_s
-                self._chronicle.change.note(f"worker {name} joined", since_s)
-        for place, name in self._seats.items():
-            self.members[name].place = place
-        return joining
+        joining = self._roster.seat(arrived)
+        for one in joining if self.epoch > 1 else ():
+            # One that comes at an appointed iteration has waited for that, not for us.
+            self._chronicle.change.note(f"worker {one.name} joined", self._now_s if one.not_before else one.since_s)
+        return [one.name for one in joining]
 
     @property
     def _nothing_committed(self) -> bool:
@@ -954,7 +913,7 @@ class CoordinatorRules:
         """Training cannot, or is not to, go on: save what can be saved, and end."""
         self.phase = "halting"
         self._end = End(exit_code, reason)
-        last = () if self._nothing_committed or self.job.checkpoint is None else self._savers()
+        last = () if self._nothing_committed or self.job.checkpoint is None else self._roster.savers(self._layers)
         self._checkpoints.give_up(reason)
         self._go_on_saving()
         self._checkpoints.under_way = None
@@ -975,7 +934,7 @@ class CoordinatorRules:
         """Once all parts are written, have the checkpoint published; once that is done or hopeless, forget it."""
         publisher = next((member for member in self.members.values() if member.connection is not None), None)
         name = None if publisher is None else publisher.name
-        publish, outcome = self._checkpoints.go_on(name, bool(self._awaited), self._now_s)
+        publish, outcome = self._checkpoints.go_on(name, bool(self._roster.awaited), self._now_s)
         if publish is not None:
             assert publisher is not None and publisher.connection is not None
             self._tell(publisher.connection, publish)
@@ -986,7 +945,7 @@ class CoordinatorRules:
         assert self._end is not None
         self.phase = "ended"
         # Not dropped: they may have something to say yet, such as what they executed last.
-        for connection in [*self.newcomers, *self._connections()]:
+        for connection in [*self._roster.newcomers, *self._roster.connections()]:
             self._tell(connection, self._end)
         self._announce(
             said.JobEnded(
@@ -1005,11 +964,8 @@ class CoordinatorRules:
         self._out.append(Tell(connection, message))
 
     def _tell_all(self, message: FromCoordinator) -> None:
-        for connection in self._connections():
+        for connection in self._roster.connections():
             self._tell(connection, message)
-
-    def _connections(self) -> Iterator[int]:
-        return (member.connection for member in self.members.values() if member.connection is not None)
 
     def _dismiss(self, connection: int, message: FromCoordinator) -> None:
         self._tell(connection, message)

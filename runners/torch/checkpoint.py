@@ -220,17 +220,16 @@ def _ways(copy: Copy, transport: Transport, unlike: SliceCopies | None) -> tuple
     """What sends the state of a copy, and what receives it."""
     if unlike is not None and unlike.concerns(copy):
         return unlike.send, unlike.receive
-    return partial(_send, transport), partial(_received, transport)
 
+    def send(copy: Copy, state: State) -> None:
+        PackedEntries(state, partial(tag_of_copy, copy.layers)).send(transport, copy.target)
 
-def _send(transport: Transport, copy: Copy, state: State) -> None:
-    PackedEntries(state, partial(tag_of_copy, copy.layers)).send(transport, copy.target)
+    def received(copy: Copy, likes: State, waits: Callable[[], None]) -> State:
+        packed = PackedEntries(likes, partial(tag_of_copy, copy.layers))
+        packed.announce(transport, copy.source)
+        return dict(packed.received(transport, copy.source, waits))
 
-
-def _received(transport: Transport, copy: Copy, likes: State, waits: Callable[[], None]) -> State:
-    packed = PackedEntries(likes, partial(tag_of_copy, copy.layers))
-    packed.announce(transport, copy.source)
-    return dict(packed.received(transport, copy.source, waits))
+    return send, received
 
 
 def tag_of_copy(layers: Layers, number: int) -> int:

@@ -23,12 +23,26 @@ from .manager import Manager
 class ProcessGroupGloo:
     """What torchft's loop makes for its Manager; rtk makes groups for each membership, and needs none.
 
+    So it is whatever backend the loop names: gradients are summed over gloo.
+
     Args:
         timeout: of its operations; a dead peer is seen at once, and a silent one by its missing heartbeat.
     """
 
     def __init__(self, timeout: timedelta = timedelta(seconds=60)) -> None:
         self.timeout = timeout
+
+
+class PGTransport:
+    """What torchft's loop makes to copy state by; rtk copies it itself, over connections that replicas have anyway.
+
+    Args:
+        given: as torchft's transports take it.
+        named: so, too.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        del given, named
 
 
 class DistributedDataParallel(parallel.DistributedDataParallel):

@@ -96,7 +96,7 @@ NOT_NEEDED = frozenset(
 class WorldSizeMode(Enum):
     """How many replicas count in an average.
 
-    DYNAMIC: all that are there. FIXED_WITH_SPARES: `min_replica_size`; those beyond add nothing, and take the same step.
+    DYNAMIC: all that are there. FIXED_WITH_SPARES: `min_replica_size`; others add nothing, and step alike.
     """
 
     DYNAMIC = 0
@@ -189,11 +189,11 @@ class Manager:
     ) -> None:
         if unknown := sorted(others.keys() - NOT_NEEDED):
             raise TypeError(f"Manager has no argument {unknown[0]!r}")
-        processes = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
-        if processes != 1 or (rank or 0) != 0:
+        processes = os.environ.get("WORLD_SIZE", "1") if world_size is None else str(world_size)
+        if processes != "1" or rank:
             raise InvalidInputError(
-                f"a replica of {processes} processes",
-                where="world_size" if world_size is not None else "WORLD_SIZE",
+                f"process {rank or 0} of a replica of {processes}",
+                where="WORLD_SIZE" if world_size is None and not rank else "rank, world_size",
                 fix="take one process a replica (DDP), each started by itself with a REPLICA_GROUP_ID of its own",
             )
         self._states: dict[str, tuple[Callable[[StateDict], Any], Verb]] = {}
@@ -215,7 +215,7 @@ class Manager:
         self._rules = WorkerRules(self._task.name)
         self._interruption = Interruption(self._task.name)
         self._activity = Activity()
-        self._watch = ActivityTimer(self._activity, self._interruption, self._task.name)
+        self._watch = ActivityTimer(self._activity, self._interruption, self._task.name, may_compute=True)
         self._connections = Connections(self._task.secret, self._task.hostname)
         self._meeting = MeetingPlace(self._task.secret, self._task.hostname)
         self._link = CoordinatorLink(
@@ -416,7 +416,8 @@ class Manager:
             self._retries += 1
             if self._most_retries is not None and self._retries > self._most_retries:
                 raise RuntimeFailedError(f"{self._retries} steps in a row did not count", fix="see what failed in them")
-        self._activity.be("computing", f"step {self._step}")
+        # That may take long: it evaluates, and saves.
+        self._activity.be("preparing", f"what the loop does after step {self._step}")
         return self._is_stepping
 
     def shutdown(self, wait: bool = True) -> None:
@@ -510,36 +511,28 @@ class Manager:
                 return nothing_of(self._task.name, self._rules.holds)
             case SavePart(_, iteration):
                 return Saved(iteration, None, "with torchft's verbs the loop saves its own checkpoints")
-            case _:
-                return self._change_groups(action)
-        return None
-
-    def _change_groups(self, action: Action) -> Ready | None:
-        match action:
             case EnterEpoch(epoch):
                 self._activity.enter(epoch.epoch, [seat.worker for seat in epoch.seats])
                 self._superseded = self._interruption.begin(epoch.epoch)
             case Connect(epoch, rank):
-                self._connect(epoch, rank)
+                self._plane = self._connected(epoch, rank)
+                self._interruption.guard(self._plane.transport)
             case CopyState(epoch, rank):
                 return self._copy_state(epoch, rank)
-            case FlushMessages():
-                if self._plane is not None:
-                    self._plane.transport.flush()
+            case FlushMessages() if self._plane is not None:
+                self._plane.transport.flush()
             case LeaveGroups():
                 self._leave_groups()
         return None
 
-    def _connect(self, epoch: Epoch, rank: int) -> None:
-        program = lower(plan_of(epoch.plan))
+    def _connected(self, epoch: Epoch, rank: int) -> Plane:
+        program, faults = lower(plan_of(epoch.plan)), Injection((), self._task.name)
         self._activity.be("joining", "connecting", range(len(epoch.seats)))
-        faults = Injection((), self._task.name)
-        self._plane = connect(
+        return connect(
             lambda: reach(self._connections, self._task, epoch, program, rank, faults, time.perf_counter),
             self._superseded,
             lambda: see_everybody(self._task, epoch, rank),
         )
-        self._interruption.guard(self._plane.transport)
 
     def _leave_groups(self) -> None:
         """In a thread: to close connections takes longer than to make the next ones, which need not wait for it."""

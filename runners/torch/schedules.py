@@ -119,7 +119,14 @@ class LearningRates:
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
         self._optimizer = optimizer
         self._schedule: Callable[[Any], Any] | None = schedule
-        self._initial = [_settings(group) for group in optimizer.param_groups]
+        self._initial = [
+            {
+                key: value.clone() if isinstance(value, torch.Tensor) else value
+                for key, value in group.items()
+                if key not in ("params", "initial_lr")
+            }
+            for group in optimizer.param_groups
+        ]
         self._scheduler: LRScheduler | None = None
         self._made_for = 0  # the step that the scheduler is at
         self._is_function = schedule is None or self._gives_factors()
@@ -207,14 +214,6 @@ class LearningRates:
             while self._made_for < taken:
                 self._scheduler.step()
                 self._made_for += 1
-
-
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: value.clone() if isinstance(value, torch.Tensor) else value
-        for key, value in group.items()
-        if key not in ("params", "initial_lr")
-    }
 
 
 def _set_rate(group: dict[str, Any], rate: float | torch.Tensor) -> None:

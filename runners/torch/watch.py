@@ -85,7 +85,9 @@ class Interruption:
             self._newest = max(self._newest, number)
             if number <= self._epoch or (self._superseded.done() and not self._spares_team):
                 return
-            was_over, self._spares_team = self._superseded.done(), self._regroups(message)
+            was_over = self._superseded.done()
+            # Whether all of this worker's ranks are among those who go on.
+            self._spares_team = isinstance(message, Regroup) and seat_of(self._worker, message.members) is not None
             if not was_over:
                 self._superseded.set_result(None)
             transport = None if was_over else self._transport
@@ -95,10 +97,6 @@ class Interruption:
             those = [one for one in (transport, team) if one is not None]
             self._waking = [one for one in self._waking if not one.done()]
             self._waking.append(in_thread(partial(_interrupt, those), "interrupting"))
-
-    def _regroups(self, message: FromCoordinator) -> bool:
-        """Whether all of this worker's ranks are among those who go on."""
-        return isinstance(message, Regroup) and seat_of(self._worker, message.members) is not None
 
     def wait(self, limit_s: float) -> None:
         """Wait until nobody is being woken any more: a thread inside torch must not outlive the interpreter."""
@@ -178,14 +176,16 @@ class ActivityTimer:
         activity: of the training thread.
         interruption: of its epochs.
         worker: its name.
+        may_compute: whether it may go on with its own work at the job's end, as a loop that is not rtk's.
 
     Attributes:
         on_stuck: called once, with the exit code and the reason for which this process is to end: the thread does not
             let go of an epoch that is over, or the process has been told to end and it does not heed that.
     """
 
-    def __init__(self, activity: Activity, interruption: Interruption, worker: str) -> None:
+    def __init__(self, activity: Activity, interruption: Interruption, worker: str, may_compute: bool = False) -> None:
         self._activity, self._interruption, self._worker = activity, interruption, worker
+        self._ends: tuple[Doing, ...] = ("waiting", "joining") if may_compute else ("computing", "waiting", "joining")
         self.on_stuck: Callable[[int, str], None] = lambda exit_code, reason: None
         self._seen = activity.stay
         self._idle_s = 0.0
@@ -224,7 +224,7 @@ class ActivityTimer:
     def _is_to_let_go(self, stay: Stay) -> bool:
         """Whether the thread is where it cannot stay: in a wait of an epoch that is over, or at work at the end."""
         if self._interruption.end is not None:
-            return stay.doing in ("computing", "waiting", "joining")
+            return stay.doing in self._ends
         if stay.team and self._interruption.spares_team:  # who may have something to compute before that
             return False
         return self._interruption.is_over and stay.doing in ("waiting", "joining")

@@ -84,7 +84,8 @@ def test_names_are_text_and_ten_thousand_events_are_drawn(folder: Path) -> None:
         {"event": "slow_worker", "worker": "0/0", "factor": 1.5},
     ]
     for number in range(10_000):
-        server.write({"event": "iteration", "iteration": number, "loss": 2.0, "iteration_time_s": 0.1,
+        took_s = 7.0 if number == 1234 else 0.1
+        server.write({"event": "iteration", "iteration": number, "loss": 2.0, "iteration_time_s": took_s,
                       "live_workers": 2, "unix_time_s": 1.0}, None)  # fmt: skip
     for one in story:
         server.write({**one, "unix_time_s": 1.0}, f"{one['event']} of {evil}")
@@ -101,6 +102,13 @@ def test_names_are_text_and_ten_thousand_events_are_drawn(folder: Path) -> None:
         playwright.expect(page.locator("#grid [data-place='1/0']")).to_have_class("")
         playwright.expect(page.locator("#drawn-title")).to_have_text("Iteration 9999: 1.00 s")
         assert page.locator("img").count() == 0 and "owned" not in page.title()
+        assert page.locator("#kinds").inner_text() == "F: forward"  # what nobody knows has no legend
+        assert page.locator("#marks").inner_text() == "a failure"
+        # Of ten thousand iterations as many points of the first as of the last, and the one that took long among them.
+        assert page.evaluate("job.losses.map((one) => one[0])") == list(range(0, 10_000, 8))
+        assert page.evaluate("Math.max(...job.times.map((one) => one[1]))") == 7.0
+        plan, bound = (page.locator("#speed text", has_text=word).bounding_box() for word in ("plan", "bound"))
+        assert plan and bound and abs(plan["y"] - bound["y"]) >= 10  # though the lines lie on each other
         server.close()
         browser.close()
 

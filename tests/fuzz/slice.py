@@ -9,7 +9,7 @@ from typing import Any
 if __name__ != "worker":
     from ..warm import fork
 
-CASES = 80
+CASES = 48
 
 
 def wrong_cases(group: str) -> list[Any]:

@@ -135,3 +135,9 @@ def require_on_page(name: str) -> None:
         f"rtk reproduce all --markdown docs/reproductions.md: {name}"
     )
     assert telling.summary_line(made(name).reproduction) in page.splitlines()
+
+
+def require_rows_on_page(name: str) -> None:
+    """The page has what the generator writes line by line: for what is made in part."""
+    lines = telling.section(made(name).reproduction).splitlines()
+    assert [line for line in lines if line not in PAGE.read_text().splitlines()] == []

@@ -1,7 +1,10 @@
 """SlipStream's tables and figures: what holds, the residuals of the models, and the contradiction in Table 1."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from rtk.benchmarks.papers import rtk_policy
 from rtk.benchmarks.papers import slipstream_figures as figure_8
 from rtk.benchmarks.papers import slipstream_figures as figure_9
 from rtk.benchmarks.papers import slipstream_figures as figure_10
@@ -19,9 +22,17 @@ from rtk.benchmarks.papers.slipstream_jobs import (
     whole_s,
 )
 
-from .making import made, names_of, require_on_page, require_truth
+from .making import made, names_of, require_on_page, require_rows_on_page, require_truth
 
 NAMES = [*names_of("slipstream"), *names_of("rtk")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_one_trace_for_rtks_policy() -> Iterator[None]:
+    """What `rtk` commits is replayed on one of the three traces only, for each takes long."""
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(rtk_policy, "TRACES", {"A100": rtk_policy.TRACES["A100"]})
+        yield
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,10 +42,16 @@ def test_rows_say_how_they_came_about(name: str) -> None:
 
 
 @pytest.mark.checkout
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names_of("slipstream"))
 def test_the_page_is_up_to_date(name: str) -> None:
     """docs/reproductions.md has what is made now."""
     require_on_page(name)
+
+
+@pytest.mark.checkout
+def test_the_page_has_what_rtks_policy_commits() -> None:
+    """Its row of the trace that is replayed here, and its words, are on docs/reproductions.md."""
+    require_rows_on_page("rtk-policy")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -99,7 +99,7 @@ def require_true_order(question: BestQuestion) -> None:
     assert search.too_large == len(search.shapes) - len(every)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(costed_forms(), min_size=1, max_size=2), st.integers(0, 2))
 def test_the_search_finds_what_full_enumeration_finds(forms: list[CostedForm], holders: int) -> None:
     """Shapes come in their true order, of one form or several."""
@@ -164,7 +164,7 @@ def test_the_busiest_worker_has_no_less_than_is_proven(form: CostedForm, workers
         assert totals.busiest_s(workers) == pytest.approx(least_s)
 
 
-@settings(max_examples=30)
+@settings(max_examples=16)
 @given(costed_forms(), st.integers(0, 2), st.sampled_from((PLACED, CHUNKED)))
 def test_bounds_lie_below_every_plan(form: CostedForm, holders: int, ways: Sequence[ShapeWay]) -> None:
     """No plan takes less than what is proven of its shape, its cut or all orders, nor holds less than is proven."""

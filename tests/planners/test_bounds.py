@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from rtk.planners.scheduling.evaluate import evaluate
 from rtk.planners.scheduling.list_schedule import ListScheduler
 from rtk.planners.scheduling.local_search import portfolio
-from rtk.planners.scheduling.lower_bound import Bound, lower_bound, makespan_bound, period_bound
+from rtk.planners.scheduling.lower_bound import (
+    Bound,
+    lower_bound,
+    lower_bounds_s,
+    makespan_bound,
+    period_bound,
+)
 from rtk.planners.scheduling.problem import Problem, home_problem, problem_of
 from rtk.schemas.plan import Pipeline, Plan, Worker
 
@@ -22,7 +28,7 @@ from .examples import running_example
 ROUNDING = 1 + 1e-9
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(any_plans(), st.booleans())
 def test_bounds_never_exceed_what_random_plans_reach(plan: Plan, limited: bool) -> None:
     """Makespan and period of random valid plans lie on or above their bounds, also with limits that they just keep."""
@@ -31,9 +37,12 @@ def test_bounds_never_exceed_what_random_plans_reach(plan: Plan, limited: bool) 
     assert 0 <= makespan_bound(problem).value_s <= evaluation.makespan_s * ROUNDING
     assert 0 <= period_bound(problem).value_s <= evaluation.period_s * ROUNDING
     assert lower_bound(problem) == (period_bound(problem) if problem.staggered else makespan_bound(problem))
+    *smaller_s, bound_s = lower_bounds_s(problem)
+    assert bound_s == lower_bound(problem).value_s
+    assert all(one_s <= bound_s for one_s in smaller_s)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(limited_pipelines())
 def test_bounds_never_exceed_the_best_of_all_orders(plan: Plan) -> None:
     """On tiny pipelines the least makespan and period over every order within the limits are on or above the bounds."""
@@ -99,7 +108,7 @@ def test_bounds_never_exceed_list_schedules(plan: Plan, limited: bool, staggered
         assert bound_s <= scheduler.run(rules) * ROUNDING
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(plans(), st.floats(0.1, 1.0), st.booleans())
 def test_tighter_limits_never_lower_a_bound(plan: Plan, factor: float, staggered: bool) -> None:
     """Limits raise a bound or leave it, tighter ones no less; without them it is what it would be without."""
@@ -128,7 +137,7 @@ def _with_limits(plan: Plan, factor: float | None) -> Plan:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(plans(), st.booleans())
 def test_bound_says_why(plan: Plan, staggered: bool) -> None:
     """Head, work and tail of the worker that is named add up to the bound, and the work is no more than it has."""

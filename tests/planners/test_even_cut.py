@@ -45,7 +45,7 @@ def alike(times: Sequence[float], placement: Placement) -> Floats:
     return np.tile([0.0, *accumulate(times)], (len(placement), 1))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(cuttable())
 def test_cut_equals_brute_force(asked: tuple[list[float], Placement]) -> None:
     """The busiest worker has as little to do as can be, and under that the largest chunk is as small as can be."""
@@ -59,7 +59,7 @@ def test_cut_equals_brute_force(asked: tuple[list[float], Placement]) -> None:
     assert worth(times, placement, ends) == pytest.approx(least, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(cuttable(), st.lists(st.sampled_from((0.25, 0.5, 1.0)), min_size=3, max_size=3))
 def test_columns_may_take_unlike_times(asked: tuple[list[float], Placement], paces: list[float]) -> None:
     """With times of their own no cut has a shorter busiest worker, by looking at all and by the programme for pairs."""
@@ -79,7 +79,7 @@ def test_columns_may_take_unlike_times(asked: tuple[list[float], Placement], pac
         assert busiest([0, *found.tolist(), len(times)]) == pytest.approx(least, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(cuttable(chunks=(2,)))
 def test_dynamic_programme_is_exact(asked: tuple[list[float], Placement]) -> None:
     """For two chunks a worker the programme over pairs of ranges finds what looking at all cuts finds."""

@@ -74,7 +74,7 @@ def _pipelines(draw: st.DrawFn) -> tuple[list[Stage], list[Link]]:
 NO_BOUND = 10**9  # nodes with which an iteration might end at once
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_pipelines(), st.integers(1, 60))
 def test_pace_is_what_the_evaluator_says(pipeline: tuple[list[Stage], list[Link]], most: int) -> None:
     """With any number of micro-batches up to those that are there, whatever links and memory do."""
@@ -206,7 +206,7 @@ def _paced(draw: st.DrawFn) -> tuple[Templates, list[Pace], Ending, int]:
     return templates, paces, draw(_endings(templates)), nodes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_paced(), st.integers(0, 30), st.integers(1, 3))
 def test_the_fastest_of_all_sets(paced: tuple[Templates, list[Pace], Ending, int], more: int, multiple_of: int) -> None:
     """The chosen pipelines, all-reduce and optimizer included, end as early as the best of all sets.
@@ -246,7 +246,7 @@ def test_fewer_pipelines_where_the_all_reduce_is_slow() -> None:
     assert promised.iteration_time_s == pytest.approx(found.slowest_s + ending_of(slow).lasts_s(found.sizes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 4), st.lists(st.integers(0, 12), min_size=1, max_size=7), st.integers(1, 7), st.integers(0, 40))
 def test_no_pipelines_have_more_room(smallest: int, room: list[int], pipelines: int, more: int) -> None:
     """Of so many pipelines that fill the nodes, those found have the most room; or none has enough."""
@@ -275,7 +275,7 @@ def test_ties_go_to_room_then_to_few_pipelines() -> None:
     assert fastest_sizes(templates, [Pace(0.0, 6.0), Pace(0.0, 2.4), Pace(0.0, 2.0)], NO_ENDING, 3, 6) == (2, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(random_templates(), st.integers(1, 256))
 def test_every_covered_number_of_nodes_is_used(templates: Templates, nodes: int) -> None:
     """All nodes are in pipelines, f + 1 of them or more, which share all micro-batches; or the error says what will."""

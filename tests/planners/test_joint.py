@@ -50,7 +50,7 @@ def _hops(plan: Plan) -> set[tuple[Place, Place]]:
     return {(places[a], places[b]) for route in routes for a, b in pairwise(route)}
 
 
-@settings(max_examples=30)
+@settings(max_examples=16)
 @given(troubled_plans())
 def test_any_troubles_give_a_valid_plan_that_lasts_as_long_as_it_promises(plan: Plan) -> None:
     """The checker finds nothing, the simulator agrees, and no plan is quicker than its bound."""
@@ -121,7 +121,7 @@ def test_a_search_is_no_worse_than_the_rules(plan: Plan, seed: int) -> None:
     assert {worker.name for worker in found.workers if worker.failed} == set(found.planner.options["failed"])
 
 
-@settings(max_examples=30)
+@settings(max_examples=16)
 @given(troubled_plans(max_pp=3), st.data())
 def test_whatever_is_to_be_avoided_the_plan_is_valid_and_says_what_crosses(plan: Plan, data: st.DataObject) -> None:
     """Any pairs of neighbouring stages, inside a pipeline too."""

@@ -30,7 +30,7 @@ def routed(draw: st.DrawFn) -> tuple[Problem, Problem, DispatchRules]:
     return home, replace(home, executor=executor), draw(rules(len(home.workers.stage)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(routed())
 def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Problem, Problem, DispatchRules]) -> None:
     """Nor the bound for the loads of that routing, which is no smaller."""

@@ -54,7 +54,7 @@ def _rules(draw: st.DrawFn, problem: Problem) -> DispatchRules:
     return DispatchRules(each(counts), each(counts), waits, each(counts), priorities)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(_cases())
 def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, DispatchRules]) -> None:
     """Every order is complete, deadlock-free, under its memory limit, and no worker has more in flight than it may."""
@@ -67,7 +67,7 @@ def test_orders_are_valid_under_any_rules_routing_and_limits(case: tuple[Plan, D
         assert max(flight, default=0) <= most
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(_cases())
 def test_the_kernels_predict_what_the_evaluator_does(case: tuple[Plan, DispatchRules]) -> None:
     """Retimed orders have the evaluator's makespan and period to the last bit; the sweep, which waits for nothing

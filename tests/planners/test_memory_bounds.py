@@ -29,7 +29,7 @@ def test_no_order_within_the_limits_beats_a_head_or_tail(plan: Plan) -> None:
         _check_heads_and_tails(evaluation, known)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(plans(max_pp=4, max_dp=1))
 def test_no_random_plan_beats_a_head_or_tail(plan: Plan) -> None:
     """In random plans with limits that they just keep, nothing starts before its head or is followed by too little."""
@@ -63,7 +63,7 @@ def _check_heads_and_tails(evaluation: OrderEvaluation, known: HeadsAndTails) ->
                 assert (left_s >= known.tails_s[kind, stage] - slack_s).all()
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.integers(1, 7), BYTES, st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0]), st.integers(0, 8), st.integers(0, 8))
 def test_room_admits_all_that_the_checker_admits(
     count: int, activation_bytes: float, share: float, whole: int, stashed: int

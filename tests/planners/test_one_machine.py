@@ -38,7 +38,7 @@ def _queue(head: float, work: float, tail: float) -> Queue:
     return Queue(np.array([float(head)]), float(work), np.array([float(tail)]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(JOBS)
 def test_jacksons_rule_finds_the_preemptive_optimum(jobs: list[tuple[int, int, int]]) -> None:
     """Jackson's rule equals the best of all pre-emptive one-machine schedules, tried slot by slot."""
@@ -66,7 +66,7 @@ def _best_preemptive(jobs: tuple[tuple[int, int, int], ...]) -> int:
     return max(without_work, best(0, tuple(work for _, work, _ in jobs)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(queues())
 def test_queues_are_no_more_than_their_operations(machine: list[Queue]) -> None:
     """Operations in queues have the same value as each on its own, without those that need not end."""
@@ -79,7 +79,7 @@ def test_queues_are_no_more_than_their_operations(machine: list[Queue]) -> None:
     assert jackson_preemptive(machine).value_s == pytest.approx(jackson_preemptive(alone).value_s, rel=1e-12)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(queues())
 def test_critical_operations_reach_the_value(machine: list[Queue]) -> None:
     """Least head, work and least tail of the critical operations add up to the value, and they are such operations."""
@@ -90,7 +90,7 @@ def test_critical_operations_reach_the_value(machine: list[Queue]) -> None:
     assert work_s == pytest.approx(sum(q.duration_s * c.sum() for q, c in zip(machine, chosen, strict=True)), rel=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(queues(), min_size=1, max_size=4))
 def test_machine_code_agrees_bit_for_bit(machines: list[list[Queue]]) -> None:
     """Compiled and interpreted, Jackson's rule gives the same floats."""

@@ -20,7 +20,7 @@ from ..strategies import profiles
 TIMES = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(TIMES, st.data())
 def test_cut_equals_brute_force(times: list[int], data: st.DataObject) -> None:
     """The cut has the least bottleneck, under it the least sum of squares, and of several it is the first."""
@@ -113,7 +113,7 @@ def _tied(own: Sequence[int], matrices: Sequence[int]) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=6), st.data())
 def test_a_stage_holds_a_tied_matrix_once(found: list[tuple[int, int]], data: st.DataObject) -> None:
     """Parameters, state, the all-reduce and the room for activations count each matrix once a stage."""

@@ -81,7 +81,7 @@ def complete(problem: PlacedProblem, orders: SeatOrders) -> bool:
     return asked == sorted((worker, code) for worker, order in enumerate(orders) for code in order)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_priorities_lock_up_under_any_limits_that_admit_each_micro_batch(data: st.DataObject) -> None:
     """The reserve rule: whatever goes first, all operations run, within the limits, at the times of a plain reading."""
@@ -96,7 +96,7 @@ def test_no_priorities_lock_up_under_any_limits_that_admit_each_micro_batch(data
     assert found_s == pytest.approx(read.period_s if problem.staggered else read.makespan_s, rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_nothing_gets_longer_when_backwards_are_joined(data: st.DataObject) -> None:
     """B takes the place of I and W only where makespan and period stay, and no worker goes over its limit."""

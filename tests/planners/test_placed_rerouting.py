@@ -64,7 +64,7 @@ def test_no_plan_is_below_its_bound_where_a_full_backward_takes_less_than_its_ha
     assert found.prediction is not None and found.prediction.lower_bound_s <= found.prediction.iteration_time_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(placed_grids(), st.booleans())
 def test_whichever_way_micro_batches_go_no_peer_has_more_than_its_share(plan: Plan, alike: bool) -> None:
     """All run on live peers. Where workers are alike none of a column has more than its share of micro-batches, rounded

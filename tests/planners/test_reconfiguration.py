@@ -248,7 +248,7 @@ RANGES = st.tuples(st.integers(0, 5), st.integers(1, 4)).map(lambda pair: (pair[
 WEIGHTS = st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, 0.3]), min_size=6, max_size=6)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(st.none() | RANGES, min_size=5, max_size=6), st.lists(RANGES, min_size=6, max_size=6), WEIGHTS)
 def test_no_seating_keeps_more(held: list[Range | None], places: list[Range], weights: list[float]) -> None:
     """Against all permutations: nodes with any layers, in any places, keep as many bytes as can be."""
@@ -391,7 +391,7 @@ def _jobs(draw: st.DrawFn) -> tuple[Templates, int]:
     return made_of(cuts, sizes, f), nodes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_jobs(), st.data())
 def test_a_job_survives_failures_and_joins_one_after_the_other(job: tuple[Templates, int], data: st.DataObject) -> None:
     """With at most f simultaneous failures and (f + 1) n_0 nodes left, there always are pipelines, whoever is lost.

@@ -154,14 +154,14 @@ def live_through(job: Job, deaths: int) -> None:
     check_done(job.model, job.workers, job.total)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.booleans())
 def test_pipelines_cut_alike_go_on_with_every_sum_right(seed: int, deaths: int, ties: bool) -> None:
     """Whoever dies at whatever moment, every layer sees every micro-batch once, and all sums are right."""
     live_through(Job(seed, alike=True, ties=ties), deaths)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.booleans())
 @example(830, 2, False)  # a survivor has more under way than its next place's limit
 @example(851, 4, True)  # sealed layers lie between those of one worker; nobody waits for their sums
@@ -173,7 +173,7 @@ def test_pipelines_cut_unlike_go_on_with_every_sum_right(seed: int, deaths: int,
 PLACEMENTS = [folded(2, 2), looped(2, 2), folded(3, 2), looped(2, 3), ((0, 4), (1, 3), (2,)), ((0, 1), (2, 3))]
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from(PLACEMENTS), st.booleans())
 def test_workers_of_several_stages_go_on_with_every_sum_right(
     seed: int, deaths: int, placement: Placement, ties: bool

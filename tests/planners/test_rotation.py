@@ -49,7 +49,7 @@ def _run(cluster: Cluster, targets: Floats, limit_s: float = inf) -> tuple[float
     return value_s, *scheduler.orders(cluster.home)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(_cases(whole=False))
 def test_targets_make_a_valid_plan_that_takes_what_they_say_within_all_limits(case: tuple[Cluster, Floats]) -> None:
     """The independent checker accepts the plan, the evaluator gives the same value, and no worker holds too much."""
@@ -63,7 +63,7 @@ def test_targets_make_a_valid_plan_that_takes_what_they_say_within_all_limits(ca
     assert (peaks_bytes(problem, orders) <= problem.workers.limit_bytes).all()
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(_cases())
 def test_rotation_spreads_the_micro_batches_evenly_over_live_workers(case: tuple[Cluster, Floats]) -> None:
     """Worker number m mod L executes rank m, so two workers of a stage differ by one micro-batch at most."""
@@ -75,7 +75,7 @@ def test_rotation_spreads_the_micro_batches_evenly_over_live_workers(case: tuple
         assert problem.executor[:, stage].tolist() == [workers[rank % number] for rank in range(cluster.jobs)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(_cases())
 def test_nothing_undercuts_the_bound_on_all_routings(case: tuple[Cluster, Floats]) -> None:
     """The bound knows no routing, so it holds for this one."""
@@ -85,7 +85,7 @@ def test_nothing_undercuts_the_bound_on_all_routings(case: tuple[Cluster, Floats
     assert value_s >= bound_s * (1 - EXACT)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(_cases(whole=False), st.floats(0.5, 1.5))
 def test_a_run_is_given_up_only_where_it_does_not_stay_below_the_limit(
     case: tuple[Cluster, Floats], share: float

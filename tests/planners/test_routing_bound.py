@@ -67,7 +67,7 @@ def _with_any_orders(cluster: Cluster, problem: Problem) -> Plan:
     return replace(cluster.plan, workers=tuple(workers))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(routed())
 def test_no_rules_undercut_the_bound_whatever_the_routing(case: tuple[Cluster, Problem, DispatchRules]) -> None:
     """Makespan and period of any list schedule of any routing are no less than the bound, memory limits or not."""
@@ -88,7 +88,7 @@ def test_no_search_undercuts_the_bound(cluster: Cluster, turns: bool) -> None:
     assert solve(problem, Effort("heuristic")).value_s >= bound_s * (1 - ROUNDING)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(clusters())
 def test_no_slots_undercut_the_bound(cluster: Cluster) -> None:
     """Neither do slot schedules, of which most have the bound's very value."""
@@ -208,7 +208,7 @@ def test_no_optimum_is_below_the_bound(seed: int) -> None:
     assert value_s >= case.bound_s * (1 - ROUNDING)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(clusters(max_microbatches=6), st.integers(1, 8))
 def test_counting_a_part_says_no_more_than_counting_all(cluster: Cluster, fewest: int) -> None:
     """Heads of the first micro-batches and work alone give no later ends than the heads of all."""

@@ -63,7 +63,7 @@ def _before_and_after(case: tuple[Plan, Problem, Orders]) -> tuple[OrderEvaluati
     return evaluate(with_orders(plan, problem, orders)), evaluate(joined)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(ANY)
 def test_neither_makespan_nor_period_gets_longer(case: tuple[Plan, Problem, Orders]) -> None:
     """With the joined backwards the plan is valid and takes no longer: not the makespan, not the period, whichever of
@@ -75,7 +75,7 @@ def test_neither_makespan_nor_period_gets_longer(case: tuple[Plan, Problem, Orde
         assert window.start_s == before.windows[name].start_s
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(_rerouted().filter(lambda case: _is_whole(case[1])))
 def test_whole_seconds_stay_exact(case: tuple[Plan, Problem, Orders]) -> None:
     """In whole numbers there is no rounding to forgive."""
@@ -89,7 +89,7 @@ def _is_whole(problem: Problem) -> bool:
     return all((column % 1 == 0).all() for column in (workers.forward_s, workers.input_s, workers.weight_s))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(ANY)
 def test_nobody_holds_more(case: tuple[Plan, Problem, Orders]) -> None:
     """No worker's peak memory grows."""
@@ -98,7 +98,7 @@ def test_nobody_holds_more(case: tuple[Plan, Problem, Orders]) -> None:
         assert new <= old * (1 + ROUNDING)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(ANY)
 def test_f_and_i_keep_their_order_and_no_w_comes_later(case: tuple[Plan, Problem, Orders]) -> None:
     """Only W change places, each to one after no more F and I than before; nothing is split anew or re-routed."""
@@ -136,7 +136,7 @@ def _ahead_of_weights(order: Sequence[int]) -> dict[int, int]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(_random())
 def test_where_nothing_is_split_nothing_changes(case: tuple[Plan, Problem, Orders]) -> None:
     """Plans without split backwards come back as they are."""

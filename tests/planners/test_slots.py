@@ -124,7 +124,7 @@ def test_slots_wait_for_the_first_slot_that_ends_at_their_highest_rank_or_later(
             assert found == _opened(ends[stage], ends[other], before)
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(_slot_cases())
 def test_expanded_slots_are_a_valid_plan_that_takes_no_longer(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """Any slots, rules, limits and places: the checker accepts the plan, and neither makespan nor period is longer."""
@@ -138,7 +138,7 @@ def test_expanded_slots_are_a_valid_plan_that_takes_no_longer(case: tuple[Cluste
     assert found.period_s <= times.period_s
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(_slot_cases())
 def test_live_workers_keep_their_own_and_share_the_rest_evenly(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """Only micro-batches of dead workers move, to live peers of the stage; nobody has more than one in a slot; F, I and
@@ -159,7 +159,7 @@ def test_live_workers_keep_their_own_and_share_the_rest_evenly(case: tuple[Clust
         assert executed["W"] == executed["I"]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(clusters(limits=False))
 def test_the_widest_slots_give_the_busiest_worker_the_least_that_it_must_have(cluster: Cluster) -> None:
     """With groups as large as the live workers are many, nobody has more than ceil(M / L) micro-batches."""
@@ -170,7 +170,7 @@ def test_the_widest_slots_give_the_busiest_worker_the_least_that_it_must_have(cl
     assert most.tolist() == [-(-cluster.jobs // live) for live in cluster.live]
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(clusters())
 def test_slots_at_their_bound_are_exact(cluster: Cluster) -> None:
     """Where slots reach the bound on all routings, the expanded plan has their makespan, or period, to the last bit."""
@@ -185,7 +185,7 @@ def test_slots_at_their_bound_are_exact(cluster: Cluster) -> None:
         assert evaluation.period_s == found.times.period_s
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.booleans().flatmap(lambda whole: _full_cases(whole=whole)))
 def test_slots_without_gaps_are_one_pipeline(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """Where all stages have L live workers and L divides the micro-batches M, every worker plays every slot: whatever
@@ -204,7 +204,7 @@ def test_slots_without_gaps_are_one_pipeline(case: tuple[Cluster, Slots, Dispatc
             assert [timed.end_s for timed in row] == [timed.end_s for timed in alone.operations[worker.stage]]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(_full_cases(whole=True))
 def test_slots_without_gaps_and_waits_are_exact(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """If no W waits either, which may be in vain, the slots' own makespan and period are those of the plan."""
@@ -214,7 +214,7 @@ def test_slots_without_gaps_and_waits_are_exact(case: tuple[Cluster, Slots, Disp
     assert (plan.prediction.makespan_s, plan.prediction.period_s) == (times.makespan_s, times.period_s)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(_full_cases(whole=True), st.randoms(use_true_random=False))
 def test_places_do_not_matter_without_gaps(case: tuple[Cluster, Slots, DispatchRules], chance: Random) -> None:
     """Without gaps it is all one which workers of a stage are dead."""
@@ -232,7 +232,7 @@ def _elsewhere(cluster: Cluster, chance: Random) -> Cluster:
     return replace(cluster, failed=frozenset(failed))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(clusters(), st.randoms(use_true_random=False))
 def test_places_do_not_matter_at_the_bound(cluster: Cluster, chance: Random) -> None:
     """Nor where slots reach the bound, however many workers of each stage are dead."""
@@ -246,7 +246,7 @@ def test_places_do_not_matter_at_the_bound(cluster: Cluster, chance: Random) -> 
     assert taken_s == {found.value_s}
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(_slot_cases())
 def test_no_worker_holds_more_than_the_slots_say(case: tuple[Cluster, Slots, DispatchRules]) -> None:
     """The peaks of slots bound those of the workers, and are those of the workers that play every slot."""

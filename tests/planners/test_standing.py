@@ -54,7 +54,7 @@ def test_a_plan_of_slipstream_gives_its_opening_back(
     assert found == replace(common, planner=planner, state_bytes=(0.0,) * pp)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(running_plans())
 def test_planning_for_the_same_failures_is_no_worse(plan: Plan) -> None:
     """A plan for the failures that the running plan has: valid, of the same job, and it takes no longer."""

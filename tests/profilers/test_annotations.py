@@ -72,7 +72,7 @@ def test_actions_of_torch(tmp_path: Path) -> None:
         ("0/2", "B1", 0): 18,
         ("0/0", "F0", 1): 23,
     }
-    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/2": 0}}
+    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/2": 0}, "processes": {"0/0": 0, "0/2": 0}}
 
 
 def test_waiting_for_a_message_does_not_count_on_a_cpu(tmp_path: Path) -> None:
@@ -207,7 +207,8 @@ def test_torch_writes_what_is_read(tmp_path: Path) -> None:
     timeline = read_annotations([path])
     expected = {("0/0", kind) for kind in "FB"} | {("0/1", kind) for kind in "FIW"}
     assert set(durations_us(timeline)) == {(w, f"{kind}{j}", n) for w, kind in expected for j in (0, 1) for n in (0, 1)}
-    assert timeline.options == {"clock": "cpu", "ranks": {"0/0": 0, "0/1": 0}, "world_size": 1}
+    one = {"0/0": 0, "0/1": 0}
+    assert timeline.options == {"clock": "cpu", "ranks": one, "processes": one, "world_size": 1}
 
 
 def test_passes_of_a_real_gpu_count_by_their_kernels() -> None:

@@ -224,6 +224,24 @@ def test_a_single_line_with_a_wild_clock_is_not_believed() -> None:
     assert seconds(script.ledger()) == {"useful": 40.0}
 
 
+def test_a_clock_that_was_not_set_or_is_wrong_makes_no_years() -> None:
+    """A machine that began in 1970, and a last line of 2099."""
+    script = Script(100.0).then(0, "start", gpus=1)
+    script.time_s = 1e9
+    script.iterations(1, 10, took_s=2.0)
+    script.told.append(happening("iteration", 4e9, iteration=11, took_s=2.0))
+    found = script.ledger()
+    assert seconds(found) == {"useful": 22.0}
+    assert any("put back or forward 2 times" in one for one in found.warnings)
+
+
+def test_timers_that_the_clock_contradicts_at_most_lines_are_refused() -> None:
+    """As where 10,000 is taken for ten thousand: a ledger out of that would be a thousand times too long."""
+    with pytest.raises(InvalidInputError, match="contradict each other at 29 of 30 lines") as error:
+        Script().then(0, "start", gpus=1).iterations(1, 30, 10.0, took_s=10_000.0).ledger()
+    assert "--pattern" in str(error.value.fix)
+
+
 def test_without_any_clock_what_iterations_took_is_counted() -> None:
     """And said."""
     told = [happening("iteration", None, n, iteration=n, took_s=3.0) for n in range(1, 11)]

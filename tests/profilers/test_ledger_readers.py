@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtk.profilers.failslow.readers.lines import number_text
+from rtk.profilers.failslow.readers.stamps import LineClock, zone_of
 from rtk.profilers.ledger.happenings import Happening, LogPlace
 from rtk.profilers.ledger.ledger import ledger_of
 from rtk.profilers.ledger.log_count import LogCount
 from rtk.profilers.ledger.readers.blocks import AHEAD_BYTES, BLOCK_BYTES
 from rtk.profilers.ledger.readers.reading import read_happenings
-from rtk.profilers.ledger.stamps import LineClock, zone_of
 from rtk.schemas.errors import InvalidInputError
 
 LOGS = Path(__file__).parent / "logs"
@@ -46,6 +46,9 @@ def megatron(iteration: int, clock: str = "2025-08-01 07:19:37", prefix: str = "
         f"time per iteration (ms): {ms} | learning rate: 6.9E-08 | global batch size:   128 | lm loss: 1.0E+01 | "
         "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     )
+
+
+SIZE = "using world size: 4, data-parallel size: 4\n"
 
 
 def kinds(happenings: Iterable[Happening]) -> Counter[str]:
@@ -115,6 +118,30 @@ def test_deepspeed_tells_steps_with_clocks_and_how_long_they_took() -> None:
         ("iteration", 1, 1622145115.061, 150.471),
         ("iteration", 2, 1622145260.386, 145.206),
     ]
+
+
+def test_a_comma_in_deepspeeds_seconds_is_no_thousand(tmp_path: Path) -> None:
+    """It always writes three digits behind the point, and no thousands."""
+    line = "[2025-08-01 07:00:{:02d},000] [INFO] [x.py:1:x] [Rank 0] step={}, skipped=0, lr=[1e-4]\n"
+    text = "".join(
+        line.format(10 * n, n) + f"steps: {n} loss: 2,41 iter time (s): 10,000 samples\n" for n in range(1, 5)
+    )
+    assert {one.took_s for one in told_in(tmp_path, text) if one.kind == "iteration"} == {10.0}
+
+
+def test_nanogpts_evaluations_are_in_the_time_of_the_iteration_after_them(tmp_path: Path) -> None:
+    """Every 50 iterations of 0.2 s it evaluates for 5 s."""
+    text = ""
+    for number in range(101):
+        text += f"step {number}: train loss 3.1, val loss 3.2\n" if number % 50 == 0 else ""
+        text += f"iter {number}: loss 3.14, time {5200 if number % 50 == 0 else 200}.00ms, mfu 1.00%\n"
+    found = ledger_of(told_in(tmp_path, text), gpus=1)
+    assert (found.iterations, found.evaluation_gpu_s, found.time.load_gpu_s, found.time.slow_gpu_s) == (
+        101,
+        10.0,
+        5.0,
+        0.0,
+    )
 
 
 def test_megatron_deepspeed_is_heard_once_with_deepspeeds_clock() -> None:
@@ -471,6 +498,37 @@ def test_a_checkpoint_that_was_loaded_without_a_word_has_the_iterations_before(t
     assert (alone.iterations, alone.span_s) == (29 + 12, 40.0)  # of the 21 of its first line, 12 had the time
 
 
+@pytest.mark.parametrize("late_lines_s", [20, 2])
+def test_a_start_that_a_rank_tells_late_is_none(tmp_path: Path, late_lines_s: int) -> None:
+    """Four ranks, a file each, on two hosts: their starts are 20 s apart, and their lines as much, or hardly."""
+    paths = []
+    for rank in range(4):
+        late_s = 20 * (rank // 2)
+        text = SIZE + f"[after megatron is initialized] datetime: 2025-08-01 07:00:{late_s:02d} \n"
+        for number in range(1, 31):
+            minute, second = divmod(10 * number + min(late_s, late_lines_s), 60)
+            text += megatron(number, f"2025-08-01 07:{minute:02d}:{second:02d}", ms="10000.0")
+        (tmp_path / f"rank{rank}.log").write_text(text)
+        paths.append(str(tmp_path / f"rank{rank}.log"))
+    found = ledger_of(read_happenings(paths))
+    assert (len(found.attempts), len(found.failures), found.iterations, found.time.useful_gpu_s) == (1, 0, 30, 1200.0)
+
+
+def test_attempts_that_never_come_to_an_iteration_are_attempts(tmp_path: Path) -> None:
+    """Each forms its group anew; torchrun's own word of the start and of the group is of the same attempt."""
+    start = (
+        "using world size: 4, data-parallel size: 4\n[after megatron is initialized] datetime: 2025-08-01 07:{}:00 \n"
+    )
+    agent = "I0801 07:{}:00.000000 140 torch/x.py:870] [default] "
+    torchrun = f"{agent}starting workers for entrypoint: python3\n{agent}Rendezvous complete for workers. Result:\n"
+    crash = 'Traceback (most recent call last):\n  File "x"\nRuntimeError: boo\n'
+    text = "".join(torchrun.format(n, n) + start.format(n + 3) + crash for n in (10, 20))
+    found = ledger_of(
+        told_in(tmp_path, text + torchrun.format(30, 30) + start.format(33) + megatron(1, "2025-08-01 07:34:00"))
+    )
+    assert [one.ended for one in found.attempts] == ["failed", "failed", "open"]
+
+
 def test_iterations_that_are_done_again_are_told_again(tmp_path: Path) -> None:
     """After a load, and after a restart of which no line tells."""
     first = "".join(megatron(number, f"2025-08-01 07:19:{number:02d}") for number in (1, 2, 3, 4))
@@ -743,14 +801,14 @@ def test_sacct_tells_when_a_job_ran_and_how_it_ended(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "acct.txt")]))
     assert [(one.kind, one.gpus, one.cause) for one in told] == [
-        ("start", 64, None),
+        ("start", 64, "Slurm"),
         ("iteration", None, None),
         ("failure", None, "NODE_FAIL"),
-        ("start", 64, None),
+        ("start", 64, "Slurm"),
         ("failure", None, "TIMEOUT"),
-        ("start", 32, None),
+        ("start", 32, "Slurm"),
         ("end", None, None),
-        ("start", 32, None),
+        ("start", 32, "Slurm"),
     ]
 
 
@@ -784,7 +842,7 @@ def test_saccts_json_says_the_same_as_its_text(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log")], sacct=str(tmp_path / "acct.json")))
     assert [(one.kind, one.gpus, one.cause) for one in told] == [
-        ("start", 64, None), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
+        ("start", 64, "Slurm"), ("iteration", None, None), ("failure", None, "FAILED (exit code 1)")
     ]  # fmt: skip
 
 
@@ -830,7 +888,7 @@ def test_kubernetes_events_tell_of_pods(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(megatron(1))
     told = list(read_happenings([str(tmp_path / "job.log"), str(tmp_path / "events.json")]))
     assert [(one.kind, one.ranks, one.cause) for one in told] == [
-        ("start", ("train-3",), None),
+        ("start", ("train-3",), "Kubernetes"),
         ("iteration", (), None),
         ("failure", ("train-3",), "Evicted: The node was low on resource: memory."),
         ("detected", (), "BackOff: back-off"),

@@ -88,13 +88,15 @@ def test_who_hangs_is_given_up_alone_and_its_process_ends(tmp_path: Path) -> Non
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Activity, Interruption, ActivityTimer, list[Any]]]:
+def watched(
+    monkeypatch: pytest.MonkeyPatch, may_compute: bool = False
+) -> Iterator[tuple[Activity, Interruption, ActivityTimer, list[Any]]]:
     """A watch that counts in hundredths of a second, and what it says of a thread that is stuck."""
     monkeypatch.setattr(watching, "TICK_S", 0.01)
     monkeypatch.setattr(watching, "LET_GO_S", 0.1)
     thread, interruption = Activity(), Interruption()
     stuck: list[Any] = []
-    watch = ActivityTimer(thread, interruption, "0/1")
+    watch = ActivityTimer(thread, interruption, "0/1", may_compute)
     watch.on_stuck = lambda exit_code, reason: stuck.append((exit_code, reason))
     thread.enter(3, ["0/0", "0/1"])
     interruption.begin(3)
@@ -122,6 +124,19 @@ def test_a_wait_that_nothing_wakes_ends_the_process(monkeypatch: pytest.MonkeyPa
                 interruption.announce(End(5, "over"))
                 watch._thread.join(30)
                 assert stuck == [(5, "its training thread does not let go of its part in the job")]
+
+
+def test_a_loop_of_its_own_may_compute_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not rtk's, and hears of the end when it asks; a wait that nothing wakes ends the process all the same."""
+    with watched(monkeypatch, may_compute=True) as (thread, interruption, watch, stuck):
+        interruption.announce(End(5, "over"))
+        for doing in ("computing", "preparing"):
+            thread.be(doing, "something")  # type: ignore[arg-type]
+            watch._thread.join(0.5)
+            assert not stuck
+        thread.be("waiting", "something")
+        watch._thread.join(30)
+        assert stuck == [(5, "its training thread does not let go of its part in the job")]
 
 
 def test_where_a_thread_is_is_told_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ import signal
 import socket
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import pytest
 import torch
@@ -24,9 +25,13 @@ from rtk.manager import (
     DistributedSampler,
     Manager,
     Optimizer,
+    PGTransport,
     ProcessGroupGloo,
+    ProcessGroupNCCL,
+    WorldSizeMode,
     plan_of_replicas,
 )
+from rtk.runners.resilience.protocol import Vote
 from rtk.runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import write_document
@@ -55,7 +60,64 @@ def make_rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, torch.randint(0, CLASSES, (ROWS,), generator=generator)
 
 
-def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, fails_at: int) -> None:
+Death = Literal["quorum", "giving", "taking", "backward", "vote", "step", "leaving"]
+
+
+def dying(do: Callable[..., Any], live: Callable[[], None], once: type | None = None) -> Callable[..., Any]:
+    """What lives before it does something; or after that, where it was given something of a type."""
+
+    def both(*given: Any) -> Any:
+        if once is None:
+            live()
+        done = do(*given)
+        if once is not None and isinstance(given[0], once):
+            live()
+        return done
+
+    return both
+
+
+def doom(death: Death, after: int, manager: Manager, model: nn.Module, optimizer: Optimizer, states: Any) -> Any:
+    """Let this process die: in `start_quorum`, while it gives its state or takes another's, in its backward pass, as it
+    has voted in `should_commit`, or before it steps although all have committed; or shut down amid a step.
+
+    Args:
+        death: in what.
+        after: which step is its last; of `giving` and `taking` it is the first occasion that counts.
+        manager, model, optimizer, states: of the loop.
+
+    Returns:
+        What gives and takes the loop's state.
+    """
+    give, take = states
+
+    def live(*_: Any) -> None:
+        if manager.current_step() >= after:
+            die()
+
+    if death == "backward":
+        next(model.parameters()).register_hook(live)  # type: ignore[no-untyped-call]
+    elif death == "vote":
+        vars(manager._link)["send"] = dying(manager._link.send, live, once=Vote)
+    elif death == "step":
+        optimizer.optim.register_step_pre_hook(live)
+    elif death == "quorum":
+        vars(manager)["start_quorum"] = dying(manager.start_quorum, live)
+    elif death == "giving":
+        return dying(give, live), take
+    elif death == "taking":
+        return give, lambda state: die()
+    return give, take
+
+
+def train(
+    number: int,
+    folder: Path,
+    environment: dict[str, str],
+    dies: tuple[Death, int] | None,
+    fails_at: int,
+    has_spares: bool,
+) -> None:
     """torchft's loop: until the step that the file `steps` says; in one step it may die, or report an error."""
     os.environ.update(environment)
     torch.set_num_threads(1)
@@ -71,25 +133,26 @@ def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, 
 
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
-        min_replica_size=1,
-        load_state_dict=load_state_dict,
-        state_dict=state_dict,
+        min_replica_size=2 if has_spares else 1,
+        world_size_mode=WorldSizeMode.FIXED_WITH_SPARES if has_spares else WorldSizeMode.DYNAMIC,
         replica_id=f"train_ddp_{number}",
         timeout=timedelta(seconds=10),
     )
     replica = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, optim.AdamW(replica.parameters(), lr=RATE))
-    if dies_at >= 0:
-        first = next(model.parameters())
-        first.register_hook(  # type: ignore[no-untyped-call]
-            lambda _: die() if manager.current_step() == dies_at else None
-        )
+    states = state_dict, load_state_dict
+    give, take = states if dies is None else doom(*dies, manager, model, optimizer, states)
+    manager.register_state_dict_fn("default", take, give)
     with (folder / f"steps-{number}").open("a", buffering=1) as notes:
         while manager.current_step() < int((folder / "until").read_text()):
             seed = own.randrange(2**31)
             inputs, labels = make_rows(seed)
             optimizer.zero_grad()
-            F.cross_entropy(replica(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            if dies is not None and dies[0] == "leaving" and manager.current_step() >= dies[1]:
+                break
+            loss = F.cross_entropy(replica(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            manager.report_loss(loss)
             if manager.current_step() == fails_at:
                 fails_at = -1
                 manager.report_error(RuntimeError("wrong numbers"))
@@ -105,9 +168,10 @@ def train(number: int, folder: Path, environment: dict[str, str], dies_at: int, 
     manager.shutdown()
 
 
-def die() -> None:
-    """In the midst of a backward pass."""
+def die() -> NoReturn:
+    """Without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it lives")
 
 
 class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignore[misc]
@@ -117,8 +181,9 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
         folder: where they note what they do.
         replicas: how many.
         steps: until which they go on, unless `until` says otherwise.
-        dies_at: by number, in which step a replica kills itself.
+        dies: by number, in what and from which step on a replica dies.
         fails_at: and reports an error.
+        spares: only two replicas count.
     """
 
     def __init__(
@@ -126,10 +191,12 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
         folder: Path,
         replicas: int,
         steps: int = MANY,
-        dies_at: dict[int, int] | None = None,
+        dies: dict[int, tuple[Death, int]] | None = None,
         fails_at: dict[int, int] | None = None,
+        spares: bool = False,
     ) -> None:
-        self.folder, self.dies_at, self.fails_at = folder, dies_at or {}, fails_at or {}
+        self.spares = spares
+        self.folder, self.dies, self.fails_at = folder, dies or {}, fails_at or {}
         self.until(steps)
         write_document(str(folder / "plan.json"), plan_of_replicas(replicas))
         how = JobConfig(iterations=MANY if steps == MANY else steps)
@@ -143,7 +210,7 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
             COORDINATOR: self.addresses[0],
             SECRET: self.secret.decode(),
         }
-        ends = self.dies_at.pop(number, -1), self.fails_at.pop(number, -1)
+        ends = self.dies.pop(number, None), self.fails_at.pop(number, -1), self.spares
         return fork(__file__, number, self.folder, environment, *ends)
 
     def until(self, step: int) -> None:
@@ -164,10 +231,12 @@ class ReplicaJob(ProcessJob if __name__ != "worker" else object):  # type: ignor
             time.sleep(0.02)
 
     def wait_for_end(self, timeout_s: float = 90.0) -> None:
-        """Wait until all processes have ended."""
+        """Wait until all processes have ended, by themselves, and with them the job."""
         for process in self.processes.values():
             process.join(timeout_s)
             assert process.exitcode == 0, f"{process.exitcode}; last: {self.said[-5:]}"
+        finished = self.result()
+        assert (finished.exit_code, finished.reason) == (0, "all workers are at their own end")
 
 
 def committed(notes: Path) -> list[str]:
@@ -221,7 +290,7 @@ def check_trajectory(folder: Path, replicas: int, first: int = 0) -> int:
 
 def test_a_replica_dies_amid_backward_and_a_new_one_heals(tmp_path: Path) -> None:
     """Three processes; the step of the death is done again by two, and the third has their state when it is back."""
-    with ReplicaJob(tmp_path, 3, dies_at={1: 4}) as job:
+    with ReplicaJob(tmp_path, 3, dies={1: ("backward", 4)}) as job:
         job.wait_for_step(10)
         job.start("1/0")
         since = job.wait_for(lambda one: one["event"] == "join")
@@ -234,6 +303,48 @@ def test_a_replica_dies_amid_backward_and_a_new_one_heals(tmp_path: Path) -> Non
     assert {*counts[:4]} == {3}
     assert counts[4] == 2
     assert counts[-1] == 3
+
+
+DEATHS: list[Death] = ["vote", "step", "backward", "quorum", "taking", "leaving", "giving"]
+
+
+def test_whatever_a_replica_is_at_when_it_dies_the_others_go_on(tmp_path: Path) -> None:
+    """In each verb once, also as it comes back, and as it gives another one its state; and who leaves amid a step."""
+    with ReplicaJob(tmp_path, 3, dies={0: ("vote", 3)}) as job:
+        since = 0
+        for number, death in enumerate(DEATHS):
+            if death == "giving":  # somebody has to come
+                job.signal("2/0", signal.SIGKILL)
+                job.wait_for(lambda one: one["event"] == "failure" and one["worker"] == "2/0", since=since)
+                job.wait_for_step(job.steps() + 1)
+                job.start("2/0")
+            told = "leave" if death == "leaving" else "failure"
+            since = job.wait_for(lambda one: one["event"] == told and one["worker"] == "0/0", since=since)  # noqa: B023
+            job.processes["0/0"].join(30)
+            if number + 1 < len(DEATHS):
+                job.dies[0] = DEATHS[number + 1], job.steps() + 2
+            job.start("0/0")
+        since = job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 3, since=since)
+        job.until(job.steps() + 10)
+        job.wait_for_end()
+    check_trajectory(tmp_path, 3)
+
+
+def test_two_of_three_are_killed_at_once(tmp_path: Path) -> None:
+    """The third one goes on alone, and gives both their state when they are back; so with whichever two."""
+    with ReplicaJob(tmp_path, 3) as job:
+        for alone in range(3):
+            job.wait_for_step(job.steps() + 3)
+            since, others = len(job.said), [f"{number}/0" for number in range(3) if number != alone]
+            for name in others:
+                job.signal(name, signal.SIGKILL)
+            since = job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 1, since=since)
+            for name in others:
+                job.start(name)
+            job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 3, since=since)
+        job.until(job.steps() + 5)
+        job.wait_for_end()
+    check_trajectory(tmp_path, 3)
 
 
 @pytest.mark.parametrize("kills", [int(os.environ.get("RTK_TEST_KILLS", "4"))])
@@ -279,7 +390,9 @@ def test_the_plan_of_replicas() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"world_size": 2}, "a replica of 2 processes"),
+        ({"world_size": 2}, "process 0 of a replica of 2"),
+        ({"WORLD_SIZE": "4"}, "process 0 of a replica of 4"),
+        ({"rank": 1}, "process 1 of a replica of 1"),
         ({"replica_id": "train_3"}, "the plan has no replica 3"),
         ({"replica_id": None}, "replica_id is not given"),
         ({"lighthouse_addr": None}, "lighthouse_addr is not given"),
@@ -298,6 +411,9 @@ def test_what_is_missing_or_wrong_is_said(given: dict[str, Any], words: str, mon
         "plan": plan_of_replicas(2),
         "secret": "0" * 32,
     }
+    if "WORLD_SIZE" in given:  # as torchrun sets it
+        monkeypatch.setenv("WORLD_SIZE", given["WORLD_SIZE"])
+        given = {}
     with pytest.raises(InvalidInputError) as caught:
         Manager(**{**right, **given})
     assert words in f"{caught.value.what} {caught.value.where}"
@@ -336,6 +452,45 @@ def test_verbs_before_the_first_step() -> None:
     manager.shutdown()
     with pytest.raises(RuntimeFailedError, match="has left the job"):
         manager.start_quorum()
+
+
+def test_what_torchft_takes_may_stand_there_and_nothing_else() -> None:
+    """Arguments of its lighthouse and its copies change nothing; an argument that it does not have is none."""
+    pg = ProcessGroupNCCL(timeout=timedelta(seconds=30))
+    given = {"checkpoint_transport": PGTransport(pg, timeout=timedelta(seconds=10)), "quorum_timeout": timedelta(1)}
+    manager = make_manager(pg=pg, quorum_retries=3, store_addr="nowhere", **given)
+    manager.set_state_dict_fns(lambda state: None, dict)
+    manager.shutdown()
+    with pytest.raises(TypeError, match="no argument 'min_replicas'"):
+        make_manager(min_replicas=1)
+
+
+def test_spares_add_nothing_to_an_average_of_so_many(tmp_path: Path) -> None:
+    """Of three replicas two count: their sums are halved, the third one's are zeros, and it takes the same steps; who
+    dies is replaced by the spare. The coordinator announces the mean loss of those two alone."""
+    with ReplicaJob(tmp_path, 3, spares=True) as job:
+        job.wait_for_step(3)
+        since = len(job.said)
+        job.signal("0/0", signal.SIGKILL)
+        job.wait_for(lambda one: one["event"] == "iteration" and one["live_workers"] == 2, since=since)
+        job.until(job.steps() + 5)
+        for number in (1, 2):
+            job.processes[f"{number}/0"].join(60)
+            assert job.processes[f"{number}/0"].exitcode == 0
+    ends = [torch.load(tmp_path / f"end-{number}") for number in (1, 2)]
+    assert ends[0][1] == ends[1][1]
+    assert ends[0][1]["batches_committed"] == 2 * ends[0][1]["step"]
+    for name, value in ends[0][0].items():
+        torch.testing.assert_close(ends[1][0][name], value, atol=0, rtol=0)
+    model = make_model(0)
+    first = []
+    for number in (0, 1):
+        step, seed = (tmp_path / f"steps-{number}").read_text().split()[1:3]  # what it tried first
+        inputs, labels = make_rows(int(seed))
+        first.append(F.cross_entropy(model(inputs), labels).item())
+        assert step == "0"
+    losses = {one["iteration"]: one["loss"] for one in job.said if one["event"] == "iteration"}
+    assert losses[0] == pytest.approx(sum(first) / 2, rel=1e-9)
 
 
 def test_a_replica_that_never_began_lets_go_of_its_port() -> None:

@@ -181,7 +181,7 @@ def test_products_are_written_out(layout: str, stages: list[str]) -> None:
         ),
         ("--global-batch-size 16", "", "there is no --global-batch-size"),
         ("--micro-batch-size 2", "", "there is no --micro-batch-size"),
-        ("--pipeline-model-parallel-layout Ett|tt|tt|L", "", "there is no --pipeline-model-parallel-layout"),
+        ("--num-layers 6", "--num-layers $LAYERS", "'$LAYERS' is no positive number"),
         ("--num-layers 6", "--num-layers '6", "the flags cannot be read"),
         (FLAGS, "", "there is no --pipeline-model-parallel-layout"),
     ],
@@ -193,6 +193,35 @@ def test_flags_that_do_not_go_together_are_refused(old: str, new: str, words: st
     assert words in caught.value.what
     assert str(caught.value.where).startswith("job.sh")
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("flags", "cut"),
+    [
+        ("--num-layers 8", ((0, 5), (5, 10))),
+        ("--num-layers 8 --num-virtual-stages-per-pipeline-rank 2", ((0, 3), (3, 5), (5, 7), (7, 10))),
+        ("--num-layers 8 --num-layers-per-virtual-pipeline-stage 2", ((0, 3), (3, 5), (5, 7), (7, 10))),
+        ("--num-layers 7", None),
+        ("--num-layers 8 --num-layers-per-virtual-pipeline-stage 3", None),
+        ("--num-layers 8 --num-layers-per-virtual-pipeline-stage 9", None),
+    ],
+)
+def test_without_a_layout_stages_are_equal(flags: str, cut: tuple[tuple[int, int], ...] | None) -> None:
+    """As many blocks each, with the embedding before and the head behind; numbers that do not go so are refused."""
+    script = f"--pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 4 {flags}"
+    if cut is not None:
+        assert from_megatron(script, "job.sh", 1).cut == cut
+        return
+    with pytest.raises(InvalidInputError, match="do not go on") as caught:
+        from_megatron(script, "job.sh", 1)
+    assert caught.value.where == "job.sh, --num-layers" and caught.value.fix
+
+
+def test_variables_of_a_script_are_filled_in() -> None:
+    """Of numbers, of layouts, with defaults, and of other variables, as Megatron's own examples have them."""
+    variables = 'PP=2\nGBS=${GBS:-16}\nLAYOUT="Ett|tt|tt|L"\nARGS=(\n --pipeline-model-parallel-layout "$LAYOUT"\n'
+    sizes = " --pipeline-model-parallel-size ${PP}\n --global-batch-size $GBS --micro-batch-size 2\n)"
+    assert from_megatron(f"#!/bin/bash\n{variables}{sizes}\ntorchrun x", "job.sh", 2).chunks == 2
 
 
 def test_flags_are_found_in_a_script() -> None:

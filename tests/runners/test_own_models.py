@@ -18,7 +18,7 @@ from rtk.schemas.plan import Plan
 from . import scripted
 from .scripted import ThreadJob, plan_of
 
-WIDTH, TOKENS, ITERATIONS, MICROBATCHES = 8, 64, 8, 4
+WIDTH, TOKENS, ITERATIONS, MICROBATCHES = 8, 64, 6, 4
 
 
 class Normed(nn.Module):
@@ -79,7 +79,7 @@ def test_deaths_change_nothing_and_peers_agree(shared: str, is_staggered: bool) 
     """Losses are those without deaths, to rounding, whatever is redone; peers' states are equal, buffers included."""
     plan = plan_of(2, 3, MICROBATCHES, staggered=is_staggered)
     calm = job_of(plan, buffers=shared)
-    wild = job_of(plan, ("1/0", 3), ("0/1", 5), buffers=shared)
+    wild = job_of(plan, ("1/0", 2), ("0/1", 4), buffers=shared)
     assert wild.losses() == pytest.approx(calm.losses(), rel=1e-9)
     for job in (calm, wild):
         assert all(len(sums) == 1 for sums in job.checksums().values())

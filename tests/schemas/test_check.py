@@ -21,7 +21,7 @@ from ..strategies import BY_HAND, any_plans, hand_plan, limited_to_its_peaks, pl
 SMALL = plans(max_pp=4, max_microbatches=4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(any_plans())
 def test_valid_plans_have_no_problem(plan: Plan) -> None:
     """Random valid plans, whatever their routing, split, delays and slow-downs, pass with and without prediction."""

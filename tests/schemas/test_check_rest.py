@@ -44,7 +44,7 @@ Change = Callable[[st.DataObject, list[RestOperation], int], None]
 FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(rests())
 def test_valid_rests_have_no_problem(drawn: Drawn) -> None:
     """Whatever standings are, and whoever does what is left in whatever order, a whole rest passes."""

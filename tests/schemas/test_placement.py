@@ -36,7 +36,7 @@ def _v() -> Plan:
     return with_prediction(hand_plan({**WHOLE, **PEERS}, 1, delay_s=0.25, limit_bytes=2.0, placement=V), 8.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(any_placed_plans())
 def test_valid_plans_have_no_problem(plan: Plan) -> None:
     """Random valid plans, whatever their placement, routing by chunk, split, delays and slow-downs, pass."""
@@ -45,7 +45,7 @@ def test_valid_plans_have_no_problem(plan: Plan) -> None:
     assert check_plan(plan) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(any_placed_plans())
 def test_evaluator_and_checker_agree(plan: Plan) -> None:
     """Starts and ends of all operations are equal to the last bit, and a timeline of them keeps the plan."""

@@ -54,7 +54,7 @@ def perhaps_broken(draw: st.DrawFn) -> Plan:
     return replace(plan, workers=tuple(workers))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(perhaps_broken())
 def test_machine_code_finds_the_problems_that_numpy_finds(plan: Plan) -> None:
     """The very same, in the same words and order: broken orders, deadlocks, limits and predictions."""

@@ -3,8 +3,9 @@
 import pytest
 
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
-from rtk.viz.facts import MARK_CHARACTERS, MOST_SAID, memory_curves
+from rtk.viz.facts import MARK_CHARACTERS, MOST_SAID
 from rtk.viz.figure import plotly_html
+from rtk.viz.memory import memory_curves
 from rtk.viz.painter import Boxes
 from rtk.viz.scene import FEW_MARKS, MARK_LINES, lay_out
 from rtk.viz.terminal import terminal_gantt

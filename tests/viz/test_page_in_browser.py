@@ -11,8 +11,8 @@ from rtk.runners.undisturbed import columns_of_plan
 from rtk.schemas.columns import columns_of
 from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
-from rtk.viz.facts import memory_curves, peak_bytes
 from rtk.viz.gantt import gantt_html
+from rtk.viz.memory import memory_curves, peak_bytes
 from rtk.viz.style import LOOKS, tint
 
 from ..strategies import hand_plan

@@ -15,7 +15,8 @@ from rtk.schemas.columns import columns_of
 from rtk.schemas.messages import messages_of
 from rtk.schemas.plan import Plan
 from rtk.schemas.timeline import Event, Span, Timeline
-from rtk.viz.facts import Labelled, curves_of
+from rtk.viz.facts import Labelled
+from rtk.viz.memory import memory_curves
 from rtk.viz.perfetto import perfetto_pieces
 from rtk.viz.protobuf import MessageRows, fixed64, joined, message, number, text
 
@@ -129,7 +130,7 @@ def test_rerouted_micro_batches_say_so(rerouted: Timeline) -> None:
 def test_memory_and_events(small: Timeline) -> None:
     """Memory is a counter with the very points that pictures draw, an event an instant of its worker's process."""
     trace = read([("simulated", small)])
-    ((worker, points),) = curves_of(columns_of(small))
+    ((worker, points),) = memory_curves(small).items()
     assert trace.counters == {f"worker {worker}, memory": [(ns(at_s), size) for at_s, size in points]}
     assert trace.instants == [("worker 0/0, events", "slow_compute", ns(2.5), "factor 2 <since> now")]
 

@@ -19,8 +19,9 @@ from rtk.schemas.timeline import Timeline
 from rtk.viz.chrome import trace_pieces
 from rtk.viz.diff import diff_plans
 from rtk.viz.diff_verdict import headline
-from rtk.viz.facts import facts_of_all, memory_curves, peak_bytes, placement_of, title_of
+from rtk.viz.facts import facts_of_all, placement_of, title_of
 from rtk.viz.figure import figure_of
+from rtk.viz.memory import memory_curves, peak_bytes
 from rtk.viz.scene import lay_out
 from rtk.viz.style import LOOKS, tint
 from rtk.viz.terminal import terminal_gantt

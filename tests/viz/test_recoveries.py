@@ -8,7 +8,8 @@ import pytest
 from rtk.schemas.columns import TimelineColumns, columns_of, timeline_from
 from rtk.schemas.timeline import Event, Span, Timeline, WorkerMemory
 from rtk.viz.chrome import trace_pieces
-from rtk.viz.facts import lost_of, memory_curves, resumed_at_s
+from rtk.viz.facts import lost_of, resumed_at_s
+from rtk.viz.memory import memory_curves
 from rtk.viz.pack import AGAIN, FED, LOST, PART, pack
 from rtk.viz.painter import Boxes
 from rtk.viz.recoveries import recoveries_of, words_of_recoveries

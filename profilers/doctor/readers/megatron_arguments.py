@@ -1,7 +1,7 @@
 """Settings in the arguments that Megatron-LM prints at its start."""
 
 from ....schemas.diagnosis import ToldSetting
-from ...printed_arguments import PrintedArguments
+from ...failslow.readers.printed_arguments import PrintedArguments
 from ..collected import Collected
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ....schemas.diagnosis import SettingsFile, ToldSetting
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import opened, source_of
-from ...printed_arguments import BEGIN
+from ...failslow.readers.printed_arguments import BEGIN
 from ..collected import VARIABLE, Collected
 from .megatron_arguments import read_megatron_arguments
 from .python import read_python

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....schemas.errors import InvalidInputError
 from ..readers.formats import Recognised, parsed_object, unrecognised
-from ..readers.reading import IterationSample, Ranks, number_of
+from ..readers.reading import IterationSample, Ranks, number_of, whole_number_of
 
 if TYPE_CHECKING:
     from ..calls.comparison import CommunicationCall
@@ -206,17 +206,12 @@ def _call(row: dict[str, Any]) -> "CommunicationCall":
     if not abs(time) < float("inf"):
         raise InvalidInputError(f"the clock t is {time}", fix="write times in s or ns")
     group = f"{row.get('group', '')} {row.get('peer', '')}".strip()
-    rank, size = (_whole(row, key, missing) for key, missing in (("rank", -1), ("bytes", 0)))
+    rank, size = (
+        missing if row.get(key) is None else whole_number_of(row[key], key)
+        for key, missing in (("rank", -1), ("bytes", 0))
+    )
     t_s = time / 1e9 if time > _NS_FROM else time
     return CommunicationCall(t_s, rank, plain_op(str(row["op"])), group, size, str(row.get("dtype") or ""))
-
-
-def _whole(row: dict[str, Any], key: str, missing: int) -> int:
-    value = row.get(key)
-    number = float(missing) if value is None else number_of(value, key)
-    if not number.is_integer():
-        raise InvalidInputError(f"{key} is no whole number: {value}", fix=f"write {key} as a whole number")
-    return int(number)
 
 
 # What a series must not do, and what a single value cannot show: lose its order, or change its unit.

@@ -252,7 +252,9 @@ class LogMonitor:
         for number, phase in self._phases.items():
             for episode in (one for one in phase.episodes if one.confirmed is not None):
                 seen = self._witnesses.get(episode.onset) or self._witness(episode, number)
-                numbers = self._numbers_of(episode)
+                places = {name: getattr(episode, name) for name in PLACES if getattr(episode, name) is not None}
+                known = all(place in self._numbers for place in places.values())
+                numbers = {name: self._numbers[place] for name, place in places.items()} if known else None
                 found.append(FailSlow.of(episode, scope=seen.scope, evidence=seen.evidence, iterations=numbers))
         events = tuple(sorted(found, key=lambda event: event.onset))
         return FileFindings(file, self.series.kind, self.samples, self.usual_s, events)
@@ -267,12 +269,6 @@ class LogMonitor:
             if change.kind == "relief":
                 self._witnesses[change.episode.onset] = self._witness(change.episode, phase)
         return changes
-
-    def _numbers_of(self, episode: Episode) -> dict[str, int] | None:
-        """The log's own numbers of an episode's samples; None unless it numbers all of them."""
-        places = {name: getattr(episode, name) for name in PLACES if getattr(episode, name) is not None}
-        known = all(place in self._numbers for place in places.values())
-        return {name: self._numbers[place] for name, place in places.items()} if known else None
 
     def _witness(self, episode: Episode, phase: int) -> Witness:
         unit = "s" if self.series.per == "iteration" else f"s a {self.series.per}"

@@ -6,7 +6,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +15,8 @@ from ....schemas.errors import InvalidInputError
 from ....schemas.quantities import print_apart, print_time
 from ..tracker import EpisodeChange, Mode, Tracker
 from .lines import NUMBER, number_in, number_text, plain, rank_of
-from .reading import LONGEST_S, SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed
+from .reading import LONGEST_S, SECONDS_OF, LineReader, LineReading, checked_time, number_of, printed, whole_number_of
+from .stamps import LineClock
 
 # Rows with named values: CSV, JSON lines (those of `rtk run --json` among them), and bare numbers.
 #
@@ -126,12 +126,7 @@ def _clock(row: Mapping[str, Any]) -> float | None:
 
 def _iteration(row: Mapping[str, Any]) -> int | None:
     name = next((name for name in _NUMBERS if _given(row, name) is not None), None)
-    if name is None:
-        return None
-    number = number_of(row[name], name)
-    if not number.is_integer() or abs(number) >= 1e15:
-        raise InvalidInputError(f"{name} is no whole number: {row[name]}", fix="number the iterations 0, 1, 2, ...")
-    return int(number)
+    return None if name is None else whole_number_of(row[name], name, "number the iterations 0, 1, 2, ...")
 
 
 def _size(row: Mapping[str, Any]) -> float | None:
@@ -313,14 +308,18 @@ class NanoGpt(LineReader):
 
     The iteration after an evaluation (`step 10: train loss ..., val loss ...`) is left out: its time holds that of the
     evaluation.
+
+    Args:
+        has_evaluated: it is read all the same.
     """
 
     NAME: ClassVar[str] = "nanogpt"
     _LINE = re.compile(rb"\biter\s+(\d{1,15})\b.*?\bloss\b.*?\btime:?\s*" + NUMBER + rb"\s*(ms|s)\b")
-    _EVALUATION = re.compile(rb"\bstep\s+(\d{1,15}): train loss ")
+    EVALUATION: ClassVar[re.Pattern[bytes]] = re.compile(rb"\bstep\s+(\d{1,15}): train loss ")
 
-    def __init__(self) -> None:
+    def __init__(self, has_evaluated: bool = False) -> None:
         super().__init__()
+        self._has_evaluated = has_evaluated
         self._evaluated: int | None = None
 
     def read(self, line: bytes) -> LineReading | None:
@@ -330,10 +329,10 @@ class NanoGpt(LineReader):
         line = plain(line)
         match = self._LINE.search(line)
         if match is None:
-            self._evaluated = number_in(self._EVALUATION, line) if b"train loss" in line else self._evaluated
+            self._evaluated = number_in(self.EVALUATION, line) if b"train loss" in line else self._evaluated
             return None
         iteration = int(match[1])
-        if iteration == self._evaluated:
+        if iteration == self._evaluated and not self._has_evaluated:
             return None
         return LineReading(iteration_time(match[2], match[3]), iteration, rank_of(line))
 
@@ -342,7 +341,7 @@ class _TokenWindow(NamedTuple):
     """Where torchtitan begins to count tokens and time: after which step, and when."""
 
     step: int
-    at: datetime | None
+    at_s: float | None
 
 
 class TorchTitan(LineReader):
@@ -357,13 +356,13 @@ class TorchTitan(LineReader):
     STEP: ClassVar[re.Pattern[bytes]] = re.compile(
         rb"(validate )?step:\s*(\d{1,15})\s+loss:.*?\btps:\s*([0-9][0-9,.]{0,30})"
     )
-    _CLOCK = re.compile(rb"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[,.](\d{3})")
     _START = b"Training starts at step"
 
     def __init__(self) -> None:
         super().__init__()
         self._windows: dict[str | None, _TokenWindow] = {}
         self._tokens: float | None = None
+        self._clock = LineClock()
 
     def read(self, line: bytes) -> LineReading | None:
         """The mean time of the iterations since the line before."""
@@ -377,7 +376,7 @@ class TorchTitan(LineReader):
         if match is None:
             return None
         rank, step = rank_of(line), int(match[2])
-        before, here = self._windows.get(rank), _TokenWindow(step, self._clock(line))
+        before, here = self._windows.get(rank), _TokenWindow(step, self._clock.of(line))
         self._windows[rank] = here
         if match[1] or before is None or step <= before.step:
             return None
@@ -386,17 +385,10 @@ class TorchTitan(LineReader):
             raise InvalidInputError(f"tps is {rate:g}: nothing was computed", fix="remove the line")
         # How many tokens an iteration has, on each of the devices among which tps divides them.
         if self._tokens is None:
-            passed_s = (here.at - before.at).total_seconds() if here.at and before.at else 0.0
+            passed_s = here.at_s - before.at_s if here.at_s and before.at_s else 0.0
             self._tokens = rate * passed_s / (here.step - before.step) if passed_s > 0 else 1.0
             self.per = "iteration" if passed_s > 0 else "token"
         return LineReading(checked_time(self._tokens / rate, f"tps is {rate:g}"), step, rank)
-
-    def _clock(self, line: bytes) -> datetime | None:
-        match = self._CLOCK.search(line)
-        try:
-            return datetime.fromisoformat(f"{match[1].decode()}.{match[2].decode()}") if match else None
-        except ValueError:
-            return None
 
 
 class MlPerf(LineReader):

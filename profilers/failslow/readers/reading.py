@@ -92,6 +92,18 @@ def number_of(value: Any, name: str) -> float:
     )
 
 
+def whole_number_of(value: Any, name: str, fix: str | None = None) -> int:
+    """A whole number out of a cell or a JSON value.
+
+    Raises:
+        InvalidInputError: it is none, or so large that it counts nothing; `fix` says what to write.
+    """
+    number = number_of(value, name)
+    if not number.is_integer() or abs(number) >= 1e15:
+        raise InvalidInputError(f"{name} is no whole number: {value}", fix=fix or f"write {name} as a whole number")
+    return int(number)
+
+
 def printed(line: bytes) -> str:
     """The beginning of a line, fit for a message."""
     text = line[:60].decode("utf-8", "replace").strip()

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...failslow.readers.lines import NUMBER, number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
-from ..stamps import LineClock
 from .reader import HappeningReader, LineContext, Progress, passed_s, quantity_of, unreadable_line
 
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,15}), skipped=(\d{1,15})")
@@ -44,7 +44,8 @@ class DeepSpeedLog(HappeningReader):
     def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
         """What a line tells."""
         if timed := _TIMED.search(line):
-            yield self._timed(int(timed[1]), quantity_of(timed[2], "the time of a step"), line, around)
+            took_s = quantity_of(timed[2].replace(b",", b"."), "the time of a step")  # it has no thousands' points
+            yield self._timed(int(timed[1]), took_s, line, around)
             return
         yield from self.finish()
         time_s = self.clock.of(line)

@@ -37,7 +37,7 @@ class HeardOnce:
                 self.iterations.popitem(last=False)
             self.others.clear()
             return False
-        key = told.kind, told.iteration, told.cause
+        key = told.kind, told.iteration, told.cause if told.kind != "start" else None  # whoever says it
         before = self.others.get(key)
         if before is not None and _is_same(before, told):
             return True

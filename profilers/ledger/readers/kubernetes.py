@@ -85,7 +85,8 @@ def _happenings(event: Any, place: LogPlace, count: LogCount) -> Iterator[Happen
     message = " ".join(str(event.get("message") or event.get("note") or "").split())
     cause = f"{event['reason']}: {message}" if message else str(event["reason"])
     ranks = (name,) if name else ()
-    yield Happening(kind, time_s, place, ranks=ranks, cause=None if kind in ("start", "end") else cause[:MOST_CAUSE])
+    said = {"start": "Kubernetes", "end": None}.get(kind, cause[:MOST_CAUSE])
+    yield Happening(kind, time_s, place, ranks=ranks, cause=said)
 
 
 def _time_s(event: Mapping[str, Any]) -> float | None:

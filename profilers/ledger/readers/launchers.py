@@ -101,7 +101,7 @@ _WORDS: dict[bytes, tuple[re.Pattern[bytes], Callable[[re.Match[bytes]], _Found]
     b"received SIG": (_SIGNAL, _signal),
     b"exits with return code = ": (_RETURN, lambda found: ("failure", _code_words(int(found[1])), (), None)),
     b"Rendezvous complete for workers": (_ANY, lambda found: ("rendezvous", None, (), None)),
-    b"] starting workers for entrypoint": (_ANY, lambda found: ("start", None, (), None)),
+    b"] starting workers for entrypoint": (_ANY, lambda found: ("start", "a launcher", (), None)),
     b"worker group successfully finished": (_ANY, lambda found: ("end", None, (), None)),
 }
 

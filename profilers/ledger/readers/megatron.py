@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from ...failslow.readers.formats import Megatron, iteration_time
 from ...failslow.readers.lines import number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, HappeningKind
-from ..stamps import LineClock
 from .reader import HappeningReader, LineContext, Progress, passed_s, quantity_of, text_of, unreadable_line
 
 _SKIPS = b"number of skipped iterations:"

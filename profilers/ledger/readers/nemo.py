@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ...failslow.readers.lines import LONGEST_BYTES, NUMBER, number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
-from ..stamps import LineClock
 from .reader import MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, text_of, unreadable_line
 
 _STEP = re.compile(rb"global_step[:=]\s?" + NUMBER)

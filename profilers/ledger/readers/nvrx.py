@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
-from ..stamps import LineClock
 from .reader import HappeningReader, LineContext, passed_s, text_of, unreadable_line
 
 _EVENT = re.compile(rb"Cycle: (?:\d{1,9}|Unknown) Event: (\w+) Node: (\S+) Rank: (\S+) Time: ([-0-9: .]+UTC)")
@@ -47,6 +47,6 @@ class CycleEvents(HappeningReader):
             took_s = passed_s(self._begun_s.pop(node, None), time_s)
             yield Happening("rendezvous", time_s, around.place, took_s, ranks=(node,))
         elif name == "worker_start_started":
-            yield Happening("start", time_s, around.place, ranks=(node,))
+            yield Happening("start", time_s, around.place, ranks=(node,), cause="nvidia-resiliency-ext")
         elif name in ("worker_start_completed", "worker_terminated"):
             yield Happening("other", time_s, around.place, ranks=(node,), cause=name.replace("_", " "))

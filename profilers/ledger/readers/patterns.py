@@ -6,11 +6,12 @@ from typing import ClassVar, get_args
 
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.lines import rank_of
+from ...failslow.readers.stamps import LineClock, unix_time
 from ..happenings import Happening, HappeningKind
-from ..stamps import LineClock, unix_time
 from .reader import MOST_CAUSE, HappeningReader, LineContext, Progress, quantity_of, text_of
 
 KINDS: tuple[HappeningKind, ...] = get_args(HappeningKind)
+_NUMBERED: tuple[HappeningKind, ...] = ("iteration", "save", "evaluation", "load")
 VALUES = ("time", "took_s", "took_ms", "step", "gpus", "rank", "skipped")
 
 
@@ -18,9 +19,9 @@ class PatternLog(HappeningReader):
     """A log read by a user's own expressions: `--pattern 'iter (?P<iteration>\\d+) took (?P<took_ms>[\\d.]+) ms'`.
 
     A line that an expression finds is of the kind that one of its groups is named after (`iteration`, `save`, `load`,
-    `failure`, `start`, …). What this group holds is a number for iterations, saves and loads, and else the cause. Other
-    groups: `time` (a stamp, or seconds since 1970; without it the line's own stamp counts), `took_s` or `took_ms`,
-    `step` (an iteration counted from 0), `gpus`, `rank`, `skipped`.
+    `failure`, `start`, …). What this group holds is a number for iterations, saves, evaluations and loads, and else the
+    cause. Other groups: `time` (a stamp, or seconds since 1970; without it the line's own stamp counts), `took_s` or
+    `took_ms`, `step` (an iteration counted from 0), `gpus`, `rank`, `skipped`.
 
     Args:
         clock: as for every reader.
@@ -55,7 +56,7 @@ class PatternLog(HappeningReader):
     ) -> Happening:
         told = groups.get(kind) or b""
         stamp, step, rank = groups.get("time"), _number(groups, "step"), groups.get("rank")
-        number = _number(groups, kind) if kind in ("iteration", "save", "load") and told[:1].isdigit() else None
+        number = _number(groups, kind) if kind in _NUMBERED and told[:1].isdigit() else None
         if step is not None:
             number = step + 1
         took_s, took_ms = _number(groups, "took_s"), _number(groups, "took_ms")

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.lines import number_text
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, LogPlace
-from ..stamps import LineClock
 
 MOST_CAUSE = 200  # characters of a failure's cause
 MOST_QUANTITY = 1e12  # that a line is believed

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from ....schemas.errors import InvalidInputError
 from ....schemas.files import STANDARD_STREAM, source_of
 from ....schemas.text import joined
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening
 from ..log_count import LogCount
-from ..stamps import LineClock
 from .blocks import blocks_of
 from .echoes import heard_once
 from .kubernetes import read_kubernetes_events

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ...failslow.readers.formats import Csv, DlLogger, JsonLines, MlPerf, NanoGpt, header_of
-from ...failslow.readers.lines import number_text
+from ...failslow.readers.lines import number_in, number_text
 from ...failslow.readers.reading import LineReader
+from ...failslow.readers.stamps import LineClock, unix_time
 from ..happenings import Happening, LogPlace
-from ..stamps import LineClock, unix_time
 from .reader import HappeningReader, LineContext, Progress, text_of, unreadable_line
 
 _JSON_CLOCK = re.compile(rb'"(?:unix_time_s|timestamp|time|t)"\s*:\s*"?([^",}]{1,40})')
@@ -52,11 +52,22 @@ class SeriesLog(HappeningReader):
 
 
 class NanoGptLog(SeriesLog):
-    """nanoGPT and its descendants, whose first iteration is 0."""
+    """nanoGPT and its descendants, whose first iteration is 0, and which evaluate first."""
 
     NAME = "nanogpt"
     MARKS = (b"loss",)
     KIND, FIRST = NanoGpt, 0
+
+    def __init__(self, clock: LineClock) -> None:
+        super().__init__(clock)
+        self._times = NanoGpt(has_evaluated=True)
+
+    def read(self, line: bytes, around: LineContext) -> Iterator[Happening]:
+        """An iteration, or an evaluation, whose time is in that of the iteration after it."""
+        if b"train loss" in line and (number := number_in(NanoGpt.EVALUATION, line)) is not None:
+            yield Happening("evaluation", self.clock.of(line), around.place, None, number)
+        else:
+            yield from super().read(line, around)
 
 
 class MlPerfLog(SeriesLog):

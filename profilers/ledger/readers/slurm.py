@@ -69,7 +69,7 @@ def _happenings(row: _Job, count: LogCount) -> Iterator[Happening]:
     if start_s is None:
         return  # it never began
     count.telling += 1
-    yield Happening("start", start_s, row.place, gpus=row.gpus, ranks=nodes)
+    yield Happening("start", start_s, row.place, gpus=row.gpus, ranks=nodes, cause="Slurm")
     if end_s is None or row.state in ("RUNNING", "SUSPENDED"):
         return
     if end_s < start_s:

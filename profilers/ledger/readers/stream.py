@@ -12,9 +12,9 @@ from ....schemas.errors import InvalidInputError
 from ....schemas.files import source_of
 from ...failslow.readers.formats import Csv, JsonLines, header_of, names_a_time, plain_name, rows_by_first_line
 from ...failslow.readers.lines import plain
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, LogPlace
 from ..log_count import LogCount
-from ..stamps import LineClock
 from .blocks import LogBlock, blocks_of
 from .deepspeed import DeepSpeedLog
 from .launchers import Launchers

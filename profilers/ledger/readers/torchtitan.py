@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from ....schemas.errors import InvalidInputError
 from ...failslow.readers.formats import TorchTitan
 from ...failslow.readers.lines import NUMBER, number_in, rank_of
+from ...failslow.readers.stamps import LineClock
 from ..happenings import Happening, HappeningKind
-from ..stamps import LineClock
 from .reader import MOST_CAUSE, MOST_QUANTITY, HappeningReader, LineContext, Progress, quantity_of, unreadable_line
 
 _BEGINS = re.compile(rb"Training starts at step (\d{1,15})")
@@ -94,6 +94,7 @@ class TorchTitanLog(HappeningReader):
     def _iteration(self, line: bytes, around: LineContext, step: re.Match[bytes]) -> Iterator[Happening]:
         reading, rank, number = self._times.read(line), rank_of(line), int(step[2])
         if step[1]:  # a validation, after which its clock begins anew
+            self._saved_s.pop(rank, None)
             ranks = (rank,) if rank else ()
             yield Happening("evaluation", self.clock.of(line), around.place, None, number, ranks=ranks)
             return

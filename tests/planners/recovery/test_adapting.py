@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.planners.joint import plan as joint
@@ -381,6 +381,7 @@ def conditions_of(draw: st.DrawFn, plan: Plan) -> Conditions:
     )
 
 
+@settings(max_examples=10)
 @given(st.data())
 def test_whatever_becomes_slow_one_after_the_other(data: st.DataObject) -> None:
     """Answers are valid plans that leave just the dead workers' places empty; the same question has the same answer,

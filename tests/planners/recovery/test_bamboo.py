@@ -32,7 +32,7 @@ def jobs(draw: st.DrawFn) -> TrainingJob:
     return TrainingJob(model, Shape(pp, dp, draw(st.integers(1, 4)), tensor_parallel=degree), gpus)
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(st.data())
 def test_every_standing_is_what_the_simulator_says(data: st.DataObject) -> None:
     """Whatever comes and goes, before steps are due and after them."""

@@ -47,7 +47,7 @@ def lost(asked: TrainingJob, done: float, node: int, name: str = "slipstream") -
     return standing, step
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(
     st.integers(1, 3), st.integers(2, 4), st.integers(1, 5), st.integers(0, 63), st.data(),
     st.sampled_from(["slipstream", "rtk"]),
@@ -71,7 +71,7 @@ def standings_of(plan: Plan, gone: Place, at: float, noticing: float) -> Mapping
     return timetable.reached({gone}, at_s, at_s + noticing * timetable.makespan_s)
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(
     st.integers(1, 4), st.integers(2, 4), st.integers(1, 5), st.floats(0, 1), st.sampled_from([0.0, 0.2]), st.data(),
     st.sampled_from(["slipstream", "oobleck"]), st.sampled_from(PLACEMENTS),

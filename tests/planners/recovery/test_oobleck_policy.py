@@ -40,7 +40,7 @@ def jobs(draw: st.DrawFn) -> TrainingJob:
     return TrainingJob(model, shape, gpus)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_every_standing_is_what_the_simulator_says(data: st.DataObject) -> None:
     """Whatever comes and goes, before steps are due and after them."""

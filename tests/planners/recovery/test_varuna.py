@@ -18,7 +18,7 @@ from rtk.schemas.replay import Costs, Fleet, TrainingState
 from .stories import job, jobs, moment, profile, require_true, stories, told
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_every_standing_is_what_the_simulator_says(data: st.DataObject) -> None:
     """Whatever comes and goes, before steps are due and after them."""
@@ -29,7 +29,7 @@ def test_every_standing_is_what_the_simulator_says(data: st.DataObject) -> None:
         assert standing.microbatches == (asked.microbatches if standing.iteration_time_s else 0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(jobs(), st.integers(1, 16))
 def test_no_shape_of_so_many_nodes_is_faster(asked: TrainingJob, nodes: int) -> None:
     """The bound that spares most shapes their schedule never hides the best."""

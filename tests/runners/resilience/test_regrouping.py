@@ -254,7 +254,7 @@ def test_sums_that_are_not_alike_end_the_job_with_5() -> None:
         for event in map(decode_event, cluster.log)
         if isinstance(event, Said) and event.message == done
     )
-    peer = next(m for c, m in cluster.rules._by_connection.items() if c != sender and m.holds == done.holds)
+    peer = next(m for c, m in cluster.rules._roster.by_connection.items() if c != sender and m.holds == done.holds)
     assert peer.connection is not None
     cluster._feed(Said(cluster._tick(), peer.connection, wrong))
     assert cluster.finished is not None and cluster.finished.exit_code == 5

@@ -336,7 +336,7 @@ def test_a_second_worker_that_is_appointed_waits_as_a_whole() -> None:
         for rank in (0, 1):
             room.come(worker, rank)
     assert room.is_running
-    assert [one.not_before for one in room.rules.newcomers.values()] == [3]
+    assert [one.not_before for one in room.rules._roster.newcomers.values()] == [3]
 
 
 def test_an_orphan_hears_of_the_epoch_without_it_and_of_nothing_more() -> None:

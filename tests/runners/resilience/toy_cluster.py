@@ -711,7 +711,7 @@ class ToyCluster:
                 return self._running(worker).is_done or self._can_all_go_on(worker)
             case EvaluateModel(iteration):  # all come as far
                 assert worker.groups is not None
-                others = [self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats)]
+                others = (self._seated(*seat, worker.groups) for seat in seats_in(worker.groups.seats))
                 return all(other is not None and other.in_iteration >= iteration for other in others)
         return True
 
@@ -729,7 +729,7 @@ class ToyCluster:
         """All ranks of a worker that execute its iteration with it, itself included; None: one that does not."""
         assert worker.groups is not None and worker.rules.rank is not None
         seat = worker.groups.seats[worker.rules.rank]
-        there = [self._seated(seat, share, worker.groups) for share in range(worker.ranks)]
+        there = [worker if n == worker.share else self._seated(seat, n, worker.groups) for n in range(worker.ranks)]
         return [one if one and one.rules.action == worker.rules.action and not one.hangs else None for one in there]
 
     def _can_all_go_on(self, worker: ToyWorker) -> bool:

@@ -13,7 +13,7 @@ from .membership import Crew, Newcomer, Seats, coming, layers_of, live_places
 from .protocol import Job
 
 
-class Gathering:
+class Quorum:
     """The workers that wait for a job to begin.
 
     Args:

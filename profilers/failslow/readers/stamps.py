@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ...schemas.errors import InvalidInputError
+from ....schemas.errors import InvalidInputError
 
 # ISO 8601 and what Python's logging makes of it; with a zone where a container's log puts one.
 _STAMP = re.compile(

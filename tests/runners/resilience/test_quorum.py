@@ -1,4 +1,4 @@
-"""A job may begin with some of its workers, and those that come later are newcomers; it may end as each of them does."""
+"""A job may begin with some of its workers; who comes later is a newcomer. It may end as each of them does."""
 
 import random
 from collections.abc import Collection
@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtk.runners.resilience.events import Elapsed
-from rtk.runners.resilience.gathering import Gathering
 from rtk.runners.resilience.membership import Newcomer
 from rtk.runners.resilience.protocol import Job, Leaving
+from rtk.runners.resilience.quorum import Quorum
 from rtk.runners.training import JobConfig
 from rtk.running import controller_of
 from rtk.schemas.errors import InvalidInputError
 
-from .test_lowering import events_of, wait_for
+from .test_lowering import wait_for
 from .test_rules import STEPS, check_states, run
+from .test_unit_gate import events_of
 from .toy_cluster import ToyCluster, toy_plan
 
 
@@ -122,19 +123,19 @@ def newcomers(*names: str) -> dict[int, Newcomer]:
 
 def test_each_arrival_begins_the_wait_anew() -> None:
     """Timers of before count no more; who goes again leaves too few, and the wait is off."""
-    gathering = Gathering(Job(toy_plan(1, 4, 4, False), iterations=1, min_workers=2, join_wait_s=7.0))
-    assert gathering.see(newcomers("0/0")) is None
-    first = gathering.see(newcomers("0/0", "1/0"))
+    quorum = Quorum(Job(toy_plan(1, 4, 4, False), iterations=1, min_workers=2, join_wait_s=7.0))
+    assert quorum.see(newcomers("0/0")) is None
+    first = quorum.see(newcomers("0/0", "1/0"))
     assert first is not None and first.after_s == 7.0
-    assert gathering.see(newcomers("0/0", "1/0")) is None
-    second = gathering.see(newcomers("0/0", "1/0", "2/0"))
+    assert quorum.see(newcomers("0/0", "1/0")) is None
+    second = quorum.see(newcomers("0/0", "1/0", "2/0"))
     assert second is not None
-    gathering.elapse(first.timer.partition("/")[2])
-    assert not gathering.is_enough
-    gathering.elapse(second.timer.partition("/")[2])
-    assert gathering.is_enough and [hand.worker for hand in gathering.crew] == ["0/0", "1/0", "2/0"]
-    assert gathering.see(newcomers("0/0")) is None
-    assert not gathering.is_enough
+    quorum.elapse(first.timer.partition("/")[2])
+    assert not quorum.is_enough
+    quorum.elapse(second.timer.partition("/")[2])
+    assert quorum.is_enough and [hand.worker for hand in quorum.crew] == ["0/0", "1/0", "2/0"]
+    assert quorum.see(newcomers("0/0")) is None
+    assert not quorum.is_enough
 
 
 def test_a_plan_has_so_many_workers() -> None:
