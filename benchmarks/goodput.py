@@ -130,10 +130,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", default=str(RESULT))
     options = parser.parse_args()
     size_bytes = int(parse_bytes(options.size, "--size"))
+    found = {name: SECTIONS[name](size_bytes) for name in options.section or SECTIONS}
     before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    result = {name: before[name] for name in SECTIONS if name in before}
-    result |= {name: SECTIONS[name](size_bytes) for name in options.section or SECTIONS}
-    write_result(result, options.output)
+    write_result({name: before[name] for name in SECTIONS if name in before} | found, options.output)
 
 
 if __name__ == "__main__":

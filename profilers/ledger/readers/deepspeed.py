@@ -56,12 +56,12 @@ class DeepSpeedLog(HappeningReader):
         elif b"is about to be saved" in line or b"Begin Load" in line:
             self._begun_s = time_s
         elif b" is ready now!" in line or b"End Load" in line:
-            took_s = passed_s(self._begun_s, time_s)
+            passed = passed_s(self._begun_s, time_s)
             number, self._begun_s = number_in(_TAG, line), None
             is_load = b"End Load" in line
             if is_load:
                 self._progress.restart(number)
-            yield Happening("load" if is_load else "save", time_s, around.place, took_s, number)
+            yield Happening("load" if is_load else "save", time_s, around.place, passed, number)
         elif (world := number_in(_WORLD, line)) is not None:
             self._progress.restart(0)
             self._skipped = 0

@@ -6,7 +6,7 @@ mark, four are such a word, wherever it stands.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,11 @@ class MarkSearch:
         if len(at) > self._most or not self._parts:
             self._choose(words)
             at = self._found(words)
-        hits = [
-            (start, listener)
-            for mark in self._frequent
-            for start in _first_of_lines(data, end, mark)
-            for listener in self._listeners[mark]
-        ]
+        hits: list[tuple[int, int]] = []
+        for mark in self._frequent:
+            starts = _first_of_lines(data, end, mark)
+            for listener in self._listeners[mark]:
+                hits += [(start, listener) for start in starts]
         for index, word in zip(at.tolist(), words[at].tolist(), strict=True):
             for mark, offset in self._parts[word]:
                 start = _WORD * index - offset
@@ -94,12 +93,13 @@ def _table_of(words: Iterable[int]) -> tuple[NDArray[np.uint32], NDArray[np.bool
     return ordered, table
 
 
-def _first_of_lines(data: bytes, end: int, mark: bytes) -> Iterator[int]:
+def _first_of_lines(data: bytes, end: int, mark: bytes) -> list[int]:
     """Where a mark stands for the first time in a line; the last line has an end, whether it is there or not."""
-    at = data.find(mark, 0, end)
+    starts, at = [], data.find(mark, 0, end)
     while at >= 0:
-        yield at
+        starts.append(at)
         stop = data.find(b"\n", at, end)
         at = data.find(mark, stop + 1, end) if stop >= 0 else -1
     if mark == b"\n" and not data.endswith(b"\n", 0, end):
-        yield end - 1
+        starts.append(end - 1)
+    return starts
