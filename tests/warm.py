@@ -218,29 +218,24 @@ def _become(module: str, arguments: list[str], environment: Mapping[str, str], k
 
 @contextmanager
 def _forking_workers() -> Iterator[None]:
-    """Whoever launches processes forks them from here: torchrun, `rtk`'s nursery, and who measures the loopback."""
+    """Whoever launches workers forks them from here: torchrun, and the nursery of `rtk`'s."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchrun
 
-    from rtk.profilers import links
     from rtk.runners import nursery
 
     forked = SimpleNamespace(Popen=_fork_from_here, DEVNULL=subprocess.DEVNULL)
-    with (
-        mock.patch.object(nursery, "subprocess", forked),
-        mock.patch.object(links, "subprocess", forked),
-        mock.patch.object(torchrun, "Popen", _fork_from_here),
-    ):
+    with mock.patch.object(nursery, "subprocess", forked), mock.patch.object(torchrun, "Popen", _fork_from_here):
         yield
 
 
 def _fork_from_here(
-    args: Sequence[str], env: Mapping[str, str] = os.environ, pass_fds: Collection[int] = (), **options: Any
+    args: Sequence[str], env: Mapping[str, str], pass_fds: Collection[int] = (), **options: Any
 ) -> "subprocess.Popen[bytes]":
     """What `subprocess.Popen` does for a launcher's `python -m MODULE ARGUMENTS`, `python -u SCRIPT ARGUMENTS` or `rtk
     ARGUMENTS`, but nothing is loaded anew: the child becomes the program before it would execute the command, and so
     never does."""
     module, arguments = ("rtk.cli.main", args[1:]) if args[0] == "rtk" else (args[2], args[3:])
-    become = partial(_become, module, list(arguments), dict(env), tuple(pass_fds))
+    become = partial(_become, module, list(arguments), env, tuple(pass_fds))
     return subprocess.Popen(args, pass_fds=pass_fds, preexec_fn=become, **options)
 
 

@@ -347,7 +347,7 @@ def test_processes_that_are_killed_and_replaced(tmp_path: Path) -> None:
     and the last one goes back to a checkpoint by itself, trains on alone, and shares what it has with a newcomer."""
     plan = process_plan(1, 4, 1)
     how = JobConfig(FOREVER, heartbeat_limit_s=2.0, checkpoint=str(tmp_path), checkpoint_every=2)
-    with ProcessJob(plan, how, TRAINING) as job:
+    with ProcessJob(plan, how, TRAINING, is_watchful=False) as job:
         job.wait_for_iteration(2)
         story = Story(job)
         since = story.now()

@@ -111,7 +111,7 @@ if __name__ != "worker":
 
         def __init__(self, network: SlowNetwork, plan: Plan, how: JobConfig) -> None:
             self.network = network
-            super().__init__(plan, how, TRAINING, network.address(COORDINATOR))
+            super().__init__(plan, how, TRAINING, network.address(COORDINATOR), is_watchful=False)
 
         def start(self, name: str, not_before: int = 0) -> None:
             place = self.network.namespace(name), self.network.address(name, 1)
