@@ -131,7 +131,7 @@ def test_a_loop_of_its_own_may_compute_beyond_the_end(monkeypatch: pytest.Monkey
     with watched(monkeypatch, may_compute=True) as (thread, interruption, watch, stuck):
         interruption.announce(End(5, "over"))
         for doing in ("computing", "preparing"):
-            thread.be(doing, "something")  # type: ignore[arg-type]
+            thread.be(doing, "something")
             watch._thread.join(0.5)
             assert not stuck
         thread.be("waiting", "something")
