@@ -34,6 +34,7 @@ from ...schemas.plan import Place, Plan, name_of, place_of
 from ...schemas.profile import Connection
 from ...schemas.replay import Costs, Fleet, Moment, Pause, StateChange, TrainingState, Transition
 from ...schemas.templates import PipelineTemplate, Templates, nodes_of_stages
+from ..batch.exact import Pace
 from ..oobleck.assignment import CrewNode, Range, crew_of, node_shapes, require_all_layers
 from ..oobleck.pace import paces_of, rings_of
 from ..oobleck.plan import ordered_of, plan_of, templates_of
@@ -292,12 +293,12 @@ class Oobleck:
 
     @cached_property
     def _weighing(self) -> Weighing:
-        return Weighing(
-            self.templates,
-            self._job.batch,
-            self._job.connection(),
-            paces_of(self.templates.templates, self._job.batch.microbatches, self._job.nodes),
-        )
+        return Weighing(self.templates, self._job.batch, self._job.connection(), self._paces)
+
+    @cached_property
+    def _paces(self) -> Sequence[Pace]:
+        """Of the templates, by which micro-batches are shared; rtk's own policy has paces of its own."""
+        return paces_of(self.templates.templates, self._job.batch.microbatches, self._job.nodes)
 
     @cached_property
     def _pipelines(self) -> Pipelines:
@@ -331,10 +332,14 @@ class Oobleck:
         if used < self._weighing.sizes.least:
             return TrainingState(OobleckLayout(), None, 0, 0)
         if used not in self._beginnings:
-            self._beginnings[used] = self._weighing.anew(used)
+            self._beginnings[used] = self._anew(used)
         sizes, microbatches = self._beginnings[used]
         coming = iter(nodes)
         return self._standing(tuple(tuple(islice(coming, size)) for size in sizes), microbatches)
+
+    def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The fastest pipelines of so many nodes: their sizes and their micro-batches; the policy rtk chooses others."""
+        return self._weighing.anew(nodes)
 
     def _usable(self, nodes: int) -> int:
         """How many of so many nodes the job uses."""
