@@ -341,7 +341,8 @@ class CoordinatorRules:
             member.leaving = leaving
             return
         self._dismiss_leaver(member, "it is at its own end")
-        if not self.members:
+        # Who has just come, and has no state yet, finds nobody any more who could give it any.
+        if not any(self._nothing_committed or one.holds is not None for one in self.members.values()):
             self._halt("all workers are at their own end", 0)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
