@@ -302,7 +302,7 @@ class Manager:
 
         torchft has no such verb. Without it the coordinator's output, metrics and pages have no losses.
         """
-        self._loss = float(loss)
+        self._loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
     def wrap_future(self, fut: Any, default: Any, timeout: timedelta | None = None) -> Any:
         """A future that never fails: an error is reported, and `default` is the value then.

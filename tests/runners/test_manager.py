@@ -447,6 +447,8 @@ def test_verbs_before_the_first_step() -> None:
     manager.register_state_dict_fn("more", lambda state: None, dict)
     with pytest.raises(InvalidInputError, match="two parts"):
         manager.register_state_dict_fn("more", lambda state: None, dict)
+    manager.report_loss(torch.ones((), requires_grad=True) * 2)  # without a warning of torch's
+    assert manager._loss == 2.0
     with pytest.raises(InvalidInputError, match="averages and sums"):
         manager.allreduce(torch.ones(2), reduce_op=torch.distributed.ReduceOp.MAX)
     with pytest.raises(InvalidInputError, match="no step has been begun"):
