@@ -72,7 +72,9 @@ class Member:
     def unseated(self, now_s: float, gives: bool) -> "Newcomer":
         """It has no place any more, and waits for one; whether it `gives` others what it holds first."""
         holds = self.holds if gives else None
-        return Newcomer(self.name, self.store, 0, now_s, self.others, self.regroups, self.further, holds)
+        return Newcomer(
+            self.name, self.store, 0, now_s, self.others, self.regroups, self.further, holds, self.is_leaving
+        )
 
     def seat(self) -> RankAssignment:
         """Where it sits, as an epoch says it."""
@@ -86,6 +88,7 @@ class Newcomer:
     Attributes:
         not_before: the first iteration that it wants to take part in.
         holds: as of a member, where it has lost its seat, and others may still need what it has; else None.
+        is_leaving: whether it was told to go, and will as soon as nobody needs what it has.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Newcomer:
     regroups: bool = False
     further: tuple[MeetingPoint, ...] = ()
     holds: tuple[Layers, ...] | None = None
+    is_leaving: bool = False
 
     @classmethod
     def of(cls, hello: Hello, now_s: float) -> "Newcomer":
@@ -117,7 +121,7 @@ def coming(newcomers: Mapping[int, Newcomer], iteration: int) -> dict[str, int]:
     """The connections of newcomers whose time has come before an iteration, by name, in the order of their arrival."""
     found: dict[str, int] = {}
     for connection, newcomer in newcomers.items():
-        if newcomer.not_before <= iteration:
+        if newcomer.not_before <= iteration and not newcomer.is_leaving:
             found.setdefault(newcomer.name, connection)
     return found
 

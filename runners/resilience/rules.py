@@ -315,9 +315,10 @@ class CoordinatorRules:
     def _listen(self, event: Said) -> None:
         member = self._roster.by_connection.get(event.connection)
         if member is None:
-            if event.connection in self._roster.newcomers and isinstance(event.message, Leaving):
-                del self._roster.newcomers[event.connection]
-                self._dismiss(event.connection, End(0, "left as asked, before it had a place"))
+            newcomer = self._roster.newcomers.get(event.connection)
+            if newcomer is not None and isinstance(event.message, Leaving):
+                self._roster.newcomers[event.connection] = replace(newcomer, is_leaving=True)
+                self._dismiss_spent()
             return
         match event.message:
             case Vote() as vote if vote.epoch == self.epoch and self.phase == "running" and not self._is_void:
@@ -336,12 +337,20 @@ class CoordinatorRules:
             case Saved() | Published() as written if self._checkpoints.under_way is not None:
                 self._checkpoints.under_way.note(member.name, written)
 
+    def _dismiss_spent(self) -> None:
+        """Newcomers that were told to go do, but for those who have what others still lack."""
+        for connection, newcomer in list(self._roster.newcomers.items()):
+            if newcomer.is_leaving and newcomer.holds is None:
+                del self._roster.newcomers[connection]
+                self._dismiss(connection, End(0, "left as asked, before it had a place"))
+
     def _note_leaving(self, member: Member, leaving: Leaving) -> None:
         if not leaving.at_once or self.phase != "running":
             member.leaving = leaving
             return
         self._dismiss_leaver(member, "it is at its own end")
-        if not self.members:
+        # Who has just come, and has no state yet, finds nobody any more who could give it any.
+        if not any(self._nothing_committed or one.holds is not None for one in self.members.values()):
             self._halt("all workers are at their own end", 0)
 
     def _note_ready(self, member: Member, ready: Ready) -> None:
@@ -617,6 +626,7 @@ class CoordinatorRules:
         elif self.phase == "gathering":
             self._gather()
         if self.phase == "running":
+            self._dismiss_spent()
             self._refuse_superfluous()
         self._go_on_saving()
         if self.phase == "running":

@@ -163,6 +163,9 @@ CONNECT_ATTEMPTS = 5  # gloo's own number
 NO_LIMIT = timedelta(days=365)
 
 
+TURNED_S = 2.0  # how long to wait for the last turn of a loop, some 10 ms
+
+
 class LoopTurner:
     """Keeps the loop of a gloo device turning, as a context, for one or several threads at a time.
 
@@ -180,22 +183,31 @@ class LoopTurner:
         self._lock = threading.Lock()
         self._inside = 0
         self._is_turning = False
+        self._turning: threading.Thread | None = None  # the last one
 
     def __enter__(self) -> None:
         with self._lock:
             self._inside += 1
-            if not self._is_turning:
+            if not self._is_turning and self._ends:
                 self._is_turning = True
-                threading.Thread(target=self._turn, name="turning", daemon=True).start()
+                self._turning = threading.Thread(target=self._turn, name="turning", daemon=True)
+                self._turning.start()
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
 
     def close(self) -> None:
-        """Let go of the connection; closing others takes its time again."""
+        """Let go of the connection; closing others takes its time again.
+
+        Nobody turns the loop any more then: a thread that is inside torch at the interpreter's end aborts the process,
+        with 134, which job scripts take for a worker that was killed.
+        """
         with self._lock:
             self._ends = ()
+            turning = self._turning
+        if turning is not None:
+            turning.join(TURNED_S)
 
     def end(self, groups: Iterable[Any]) -> None:
         """Wake everybody who waits in groups on that device: in a moment, so one after the other, without threads."""

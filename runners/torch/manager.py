@@ -155,7 +155,7 @@ class Manager:
         replica_id: ends in the number of this replica, from 0; None: REPLICA_GROUP_ID.
         init_sync: let all begin with the state of the first one; else all have made the same.
         max_retries: steps in a row that do not count, after which `should_commit` raises an error.
-        rank, world_size: of a replica group; None: RANK and WORLD_SIZE, if set. More than one process is refused.
+        rank, world_size: of a replica group; None: 0 and WORLD_SIZE, if set. More than one process is refused.
         world_size_mode: how many replicas count in an average.
         plan: that the coordinator leads, or its file; None: RTK_PLAN.
         secret: the job's; None: RTK_SECRET.
@@ -195,6 +195,10 @@ class Manager:
                 f"process {rank or 0} of a replica of {processes}",
                 where="WORLD_SIZE" if world_size is None and not rank else "rank, world_size",
                 fix="take one process a replica (DDP), each started by itself with a REPLICA_GROUP_ID of its own",
+            )
+        if min_replica_size < 1:
+            raise InvalidInputError(
+                f"{min_replica_size} replicas take no step", where="min_replica_size", fix="take one or more"
             )
         self._states: dict[str, tuple[Callable[[StateDict], Any], Verb]] = {}
         if load_state_dict is not None and state_dict is not None:
@@ -298,7 +302,7 @@ class Manager:
 
         torchft has no such verb. Without it the coordinator's output, metrics and pages have no losses.
         """
-        self._loss = float(loss)
+        self._loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
     def wrap_future(self, fut: Any, default: Any, timeout: timedelta | None = None) -> Any:
         """A future that never fails: an error is reported, and `default` is the value then.
@@ -424,7 +428,8 @@ class Manager:
         """Leave the job, and let go of everything; again does nothing.
 
         Where no error is on its way the coordinator hears that this replica is at its end, and does not count it as
-        lost; so at the end of the process, if nobody has called this. The job has ended well once all are.
+        lost; so at the end of the process, if nobody has called this, unless that comes amid a step. The job has ended
+        well once all are.
 
         Args:
             wait: as torchft's loop gives it; it always waits, for CLOSING_S at most.
@@ -583,10 +588,14 @@ class Manager:
 
 
 def _leave_at_exit(manager: "weakref.ref[Manager]") -> None:
-    """A loop that ends its process, as torchft's example does, has shut nothing down; well, unless by an error."""
+    """A loop that ends its process, as torchft's example does, has shut nothing down; well, unless by an error.
+
+    Python does not tell here with which exit code the process ends, but no loop is at its end amid a step.
+    """
     found = manager()
     if found is not None:
-        found._shut_down(is_well=getattr(sys, "last_value", None) is None)
+        is_amid_step = found._activity.stay.doing == "computing"  # since `start_quorum`, until `should_commit`
+        found._shut_down(is_well=getattr(sys, "last_value", None) is None and not is_amid_step)
 
 
 def _from_environment(variable: str, argument: str) -> str:

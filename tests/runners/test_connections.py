@@ -1,6 +1,7 @@
 """A worker's connections over all epochs: what is made ahead, who agrees on it, and that nothing of one epoch is taken
 for another's."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -324,3 +325,19 @@ def test_whatever_happens_the_members_of_an_epoch_hear_each_other(steps: list[st
                     crew.leave_some(5)
     finally:
         crew.end()
+
+
+def test_nobody_turns_the_loop_of_a_closed_device() -> None:
+    """Though somebody still closes connections: a thread that is inside torch at the process's end would abort it."""
+
+    def turning() -> set[threading.Thread]:
+        return {one for one in threading.enumerate() if one.name == "turning"}
+
+    before = turning()
+    device = GlooDevice("127.0.0.1", turns=True)
+    assert device._turner is not None
+    with device._turner:
+        assert turning() - before
+        device.close()
+        with device._turner:
+            assert not turning() - before

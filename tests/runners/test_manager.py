@@ -8,7 +8,9 @@ import os
 import random
 import signal
 import socket
+import sys
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
@@ -32,6 +34,7 @@ from rtk.manager import (
     plan_of_replicas,
 )
 from rtk.runners.resilience.protocol import Vote
+from rtk.runners.torch.manager import _leave_at_exit
 from rtk.runners.training import COORDINATOR, SECRET, JobConfig, TrainingConfig
 from rtk.schemas.check import check_plan
 from rtk.schemas.documents import write_document
@@ -393,6 +396,8 @@ def test_the_plan_of_replicas() -> None:
         ({"world_size": 2}, "process 0 of a replica of 2"),
         ({"WORLD_SIZE": "4"}, "process 0 of a replica of 4"),
         ({"rank": 1}, "process 1 of a replica of 1"),
+        ({"min_replica_size": 0, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}, "0 replicas take no step"),
+        ({"min_replica_size": -1}, "-1 replicas take no step"),
         ({"replica_id": "train_3"}, "the plan has no replica 3"),
         ({"replica_id": None}, "replica_id is not given"),
         ({"lighthouse_addr": None}, "lighthouse_addr is not given"),
@@ -442,6 +447,8 @@ def test_verbs_before_the_first_step() -> None:
     manager.register_state_dict_fn("more", lambda state: None, dict)
     with pytest.raises(InvalidInputError, match="two parts"):
         manager.register_state_dict_fn("more", lambda state: None, dict)
+    manager.report_loss(torch.ones((), requires_grad=True) * 2)  # without a warning of torch's
+    assert manager._loss == 2.0
     with pytest.raises(InvalidInputError, match="averages and sums"):
         manager.allreduce(torch.ones(2), reduce_op=torch.distributed.ReduceOp.MAX)
     with pytest.raises(InvalidInputError, match="no step has been begun"):
@@ -463,6 +470,24 @@ def test_what_torchft_takes_may_stand_there_and_nothing_else() -> None:
     manager.shutdown()
     with pytest.raises(TypeError, match="no argument 'min_replicas'"):
         make_manager(min_replicas=1)
+
+
+@pytest.mark.parametrize(
+    ("doing", "error", "is_well"),
+    [("preparing", None, True), ("computing", None, False), ("preparing", ValueError(), False)],
+)
+def test_a_process_that_ends_amid_a_step_or_by_an_error_is_not_at_its_own_end(
+    doing: Literal["preparing", "computing"], error: Exception | None, is_well: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does by sys.exit(1), whose code Python tells nobody at that time: the coordinator counts it as lost."""
+    manager, said = make_manager(), list[bool]()
+    manager._activity.be(doing, "step 3")
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(manager, "_shut_down", lambda is_well: said.append(is_well))
+        _leave_at_exit(weakref.ref(manager))
+    manager.shutdown()
+    assert said == [is_well]
 
 
 def test_spares_add_nothing_to_an_average_of_so_many(tmp_path: Path) -> None:

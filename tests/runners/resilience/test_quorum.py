@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.events import Elapsed
+from rtk.runners.resilience.events import Elapsed, Said
 from rtk.runners.resilience.membership import Newcomer
 from rtk.runners.resilience.protocol import Job, Leaving
 from rtk.runners.resilience.quorum import Quorum
@@ -168,6 +168,50 @@ def test_a_job_is_over_once_all_its_workers_are(killed: bool) -> None:
     assert (cluster.finished.exit_code, cluster.finished.reason) == (0, "all workers are at their own end")
     assert len(events_of(cluster, "failure")) == killed
     assert {one["reason"] for one in events_of(cluster, "leave")} == {"it is at its own end"}
+
+
+def test_who_has_just_come_and_finds_nobody_to_have_its_state_from_does_not_make_a_good_end_a_failure() -> None:
+    """The last one that has state is at its own end, while a replica that was killed is back and about to copy it."""
+    cluster = ToyCluster(Job(toy_plan(1, 2, 2, False), iterations=10**6), random.Random(5), timers_are_slow=True)
+    wait_for(cluster, "iteration")
+    last, killed = cluster.workers
+    cluster.kill(killed)
+    wait_for(cluster, "failure")
+    wait_for(cluster, "iteration")
+    cluster.start(killed.name)
+    wait_for(cluster, "join")
+    cluster._feed(Said(cluster.now_s, last.connection, Leaving(at_once=True)))
+    assert cluster.finished is not None
+    assert (cluster.finished.exit_code, cluster.finished.reason) == (0, "all workers are at their own end")
+
+
+def test_who_leaves_before_the_first_commit_leaves_the_others_to_begin() -> None:
+    """Nobody has state yet, and everybody can make it: the other two train."""
+    cluster = ToyCluster(Job(toy_plan(1, 3, 3, False), iterations=4), random.Random(6), timers_are_slow=True)
+    wait_for(cluster, "epoch")
+    cluster._feed(Said(cluster.now_s, cluster.workers[1].connection, Leaving(at_once=True)))
+    cluster.workers[1].is_alive = False
+    run(cluster)
+    check_states(cluster, 4)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_job_whose_last_worker_is_lost_has_failed(leaves: bool) -> None:
+    """Also where the others were at their own end: what was trained since is gone."""
+    cluster = ToyCluster(Job(toy_plan(1, 2, 2, False), iterations=10**6), random.Random(7), timers_are_slow=True)
+    wait_for(cluster, "iteration")
+    first, last = cluster.workers
+    if leaves:
+        cluster._feed(Said(cluster.now_s, first.connection, Leaving(at_once=True)))
+        first.is_alive = False
+    else:
+        cluster.kill(first)
+        wait_for(cluster, "failure")
+    wait_for(cluster, "iteration")
+    cluster.kill(last)
+    while cluster.finished is None:
+        assert cluster.step()
+    assert (cluster.finished.exit_code, cluster.finished.reason) == (5, "nobody is left who holds layer 0")
 
 
 def test_an_old_timer_is_of_no_use_in_a_job_that_runs() -> None:

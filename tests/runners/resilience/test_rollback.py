@@ -2,10 +2,12 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtk.runners.resilience.protocol import Epoch, Job, Ready, StateLost
+from rtk.runners.resilience.events import Said
+from rtk.runners.resilience.protocol import End, Epoch, Job, Leaving, Ready, StateLost
 from rtk.schemas.conditions import HEALTHY, Conditions
 from rtk.schemas.plan import Plan
 from rtk.schemas.protocols import Hand, Replanned
@@ -110,18 +112,45 @@ class Unseating(Rerouting):
         return super().__call__(plan, crew if len(crew) == len(self.plan.workers) else crew[:1], conditions)
 
 
-def giving(iterations: int) -> tuple[ToyCluster, Epoch]:
-    """A job in whose epoch, which has just begun, two of four send what they hold to the only one with a seat."""
+def giving(iterations: int, leaver: str | None = None) -> tuple[ToyCluster, Epoch]:
+    """A job in whose epoch, which has just begun, two of four send what they hold to the only one with a seat; one may
+    have been told to go, once the fourth was lost."""
     plan = toy_plan(1, 4, 2, False)
     cluster = ToyCluster(Job(plan, iterations), random.Random(0), training=ToyTraining(is_sharded=True))
     cluster.replan = Unseating(plan)
     while cluster.rules.committed < 2:
         assert cluster.step()
     cluster.kill(next(one for one in cluster.workers if one.name == "1/0"))
+    while "1/0" in cluster.rules.members:
+        assert cluster.step()
+    if leaver is not None:
+        tell_to_go(cluster, leaver)
     while not (epoch := cluster.rules._epoch_message) or not epoch.givers:
         assert cluster.step()
     assert [one.worker for one in epoch.givers] == ["2/0", "3/0"]
     return cluster, epoch
+
+
+def tell_to_go(cluster: ToyCluster, name: str) -> ToyWorker:
+    """A worker is, and the coordinator knows at once that it will."""
+    worker = next(one for one in cluster.workers if one.name == name)
+    cluster._feed(Said(cluster.now_s, worker.connection, Leaving()))
+    return worker
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_who_is_told_to_go_while_others_lack_what_it_holds_gives_that_first(before: bool) -> None:
+    """Also where it was told as it had a seat yet: it goes as soon as they have it, and waits for no other place."""
+    cluster, epoch = giving(LAST, "2/0" if before else None)
+    leaver = next(one for one in cluster.workers if one.name == "2/0") if before else tell_to_go(cluster, "2/0")
+    assert not any(isinstance(one, End) for one in leaver.inbox)
+    while leaver.connection in cluster.rules._roster.newcomers:
+        assert cluster.step()
+    assert cluster.rules._checksums.covers(["0/0"]) and cluster.rules.epoch == epoch.epoch
+    assert [one.exit_code for one in leaver.inbox if isinstance(one, End)] == [0]
+    assert cluster.finished is None
+    run(cluster)
+    check_states(cluster, LAST)
 
 
 def test_who_gives_what_it_holds_does_so_in_the_epoch_that_comes_instead() -> None:
