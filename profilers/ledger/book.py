@@ -193,7 +193,7 @@ class Book:
             self._give("restart", alive_us if anew else passed_us)
             self._give("idle", passed_us - alive_us if anew else 0)
         else:
-            self._give("idle", passed_us)
+            self._give("idle", self._open_us + passed_us)
         entry.end_us = max(entry.end_us, self.clock.elapsed_us - passed_us + alive_us)
 
     def _begin(self, happening: Happening, own_us: int, name: LedgerClass) -> None:

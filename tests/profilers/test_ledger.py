@@ -327,6 +327,15 @@ def test_an_end_that_another_clock_has_told_too_early_is_the_end_all_the_same() 
     assert [one.ended for one in found.attempts] == ["clean"]
 
 
+def test_what_a_line_after_the_end_leaves_open_is_idle_and_not_lost() -> None:
+    """Its clock is a moment behind its timer, which the next line would settle: the next one is another start."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 10, took_s=2.0).then(1.5, "end")
+    script.then(0.55, "iteration", iteration=11, took_s=2.0).then(10, "start").iterations(12, 12, took_s=2.0)
+    found = script.ledger()
+    assert seconds(found) == {"useful": 24.0, "idle": 10.05}
+    assert found.time.total_gpu_s == pytest.approx(found.span_s)
+
+
 def test_gpus_are_those_of_the_attempt_and_between_attempts_of_the_one_before() -> None:
     """A job that comes back smaller."""
     script = Script().then(0, "start", gpus=16).iterations(1, 10).then(0, "failure", cause="x")
