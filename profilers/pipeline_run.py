@@ -111,7 +111,7 @@ class PipelineRun:
         return readings_from(self._times_s(seats), seats, 0)
 
     def _times_s(self, seats: Mapping[str, WorkerHolding]) -> dict[str, dict[Timed, list[float]]]:
-        """What operations took, by seat; the first iteration in which a worker computed is left out where there are others."""
+        """What operations took, by seat; the first iteration that a worker computed left out where there are others."""
         columns = self.columns
         first, last = np.full(len(columns.names), LARGEST_KEY), np.zeros(len(columns.names), dtype=np.int64)
         computed = columns.is_computed
