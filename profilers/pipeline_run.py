@@ -111,15 +111,16 @@ class PipelineRun:
         return readings_from(self._times_s(seats), seats, 0)
 
     def _times_s(self, seats: Mapping[str, WorkerHolding]) -> dict[str, dict[Timed, list[float]]]:
-        """What operations took, by seat; each worker's first iteration left out where there are others."""
+        """What operations took, by seat; the first iteration that a worker computed left out where there are others."""
         columns = self.columns
         first, last = np.full(len(columns.names), LARGEST_KEY), np.zeros(len(columns.names), dtype=np.int64)
-        np.minimum.at(first, columns.worker, columns.iteration)
-        np.maximum.at(last, columns.worker, columns.iteration)
+        computed = columns.is_computed
+        np.minimum.at(first, columns.worker[computed], columns.iteration[computed])
+        np.maximum.at(last, columns.worker[computed], columns.iteration[computed])
         counts = (columns.iteration > first[columns.worker]) | (first == last)[columns.worker]
         took_s = columns.end_s - columns.start_s
         found: dict[str, dict[Timed, list[float]]] = defaultdict(lambda: defaultdict(list))
-        rows = np.flatnonzero(counts & columns.is_computed)
+        rows = np.flatnonzero(counts & computed)
         key = joint_key(columns.worker[rows], columns.stages_of(rows), columns.kind[rows])
         order = np.argsort(key, kind="stable")
         for group in np.split(rows[order], np.flatnonzero(np.diff(key[order])) + 1):

@@ -186,6 +186,13 @@ def test_only_iterations_after_the_last_change_count_and_not_the_first(tmp_path:
     assert report.iteration_time_s == pytest.approx(length_s)
 
 
+def test_a_last_iteration_with_nothing_but_a_step_is_told_and_no_bug(tmp_path: Path) -> None:
+    """Of operations the first iteration counts, where it is the only one in which anything was computed."""
+    spans = (Span("0/0", "F0", 0, 1, 0), Span("0/0", "B0", 1, 3, 0), Span("0/0", "step", 4, 5, 1))
+    found = report_of(Timeline("measured", spans), tmp_path)
+    assert found.stages[0].step_s == 1.0 and any("micro-batch 0.0 at stage 0" in one for one in found.remarks)
+
+
 def test_iterations_that_overlap_are_each_workers_own(tmp_path: Path) -> None:
     """With a staggered optimizer the windows are the workers': their mean is the period."""
     plan = replace(plan_pipeline(profile(*[EVEN] * 3), Shape(3, 1, 6), "1f1b"), optimizer="staggered", prediction=None)

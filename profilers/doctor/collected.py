@@ -46,8 +46,14 @@ class Collected:
         self._unread: list[UnreadSetting] = []
         self.count = 0
 
+    @property
+    def found_count(self) -> int:
+        """How many settings were found, those among them that say nothing."""
+        return self.count + len(self._unread)
+
     def note(self, known: KnownName, told: ToldSetting, strength: int) -> None:
         """A setting that is known by its name; one whose value makes no sense is told as unreadable."""
+        told = _writable(told)
         if _TO_BE_FILLED_IN.search(told.text) and known.parse is not is_given:
             self.not_known(known.field, told, strength + known.rank)
             return
@@ -67,7 +73,7 @@ class Collected:
     def put(self, field: str, value: Any, told: ToldSetting, strength: int = ARGUMENT) -> None:
         """A setting that a reader has understood itself; what is only there, such as srun, has no text."""
         self.count += bool(told.text)
-        self._found[field].append(_Ranked(strength, Setting(value, told)))
+        self._found[field].append(_Ranked(strength, Setting(value, _writable(told))))
 
     def default(self, field: str, setting: Setting[Any]) -> None:
         """What counts where nobody sets a field, by a program that is used here."""
@@ -75,7 +81,7 @@ class Collected:
 
     def unread(self, told: ToldSetting, kind: Any, why: str) -> None:
         """A setting that says nothing; `kind` as of `UnreadSetting`."""
-        self._unread.append(UnreadSetting(told, kind, why))
+        self._unread.append(UnreadSetting(_writable(told), kind, why))
 
     def variable(self, told: ToldSetting, strength: int = VARIABLE) -> None:
         """A variable of the environment."""
@@ -139,7 +145,7 @@ class Collected:
         if flag in TRANSFORMERS:
             self.note(TRANSFORMERS[flag], told, ARGUMENT)
         if flag == "--save-steps":
-            self.put("checkpoints", True, told)
+            self.put("checkpoints", True, ToldSetting(told.name, "", told.file, told.line))
 
     def uses_torchtitan(self, told: ToldSetting) -> None:
         """torchtitan is what trains: its own defaults of the time-outs count, not torch's."""
@@ -172,12 +178,20 @@ class Collected:
                     for other in found
                     if other.is_known
                     and other.setting.value != best.value
-                    and best.told.text  # what is only there, such as a launcher, has no value to tell
+                    # What is only there, such as a launcher, has no value to tell.
+                    and best.told.text
+                    and other.setting.told.text
                     and _is_elsewhere(best.told, other.setting.told)
                 ]
         return JobSettings(
             **chosen, doubles=tuple(dict.fromkeys(doubles)), unread=tuple(self._unread), unknown=frozenset(unknown)
         )
+
+
+def _writable(told: ToldSetting) -> ToldSetting:
+    """A setting whose letters can all be written as UTF-8: variables may be bytes, and YAML has halves of letters."""
+    name, text, file = (one.encode("utf-8", "backslashreplace").decode() for one in (told.name, told.text, told.file))
+    return ToldSetting(name, text, file, told.line)
 
 
 def _is_elsewhere(one: ToldSetting, other: ToldSetting) -> bool:

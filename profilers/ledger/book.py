@@ -110,7 +110,7 @@ class Book:
             self._take_iteration(happening)
         tail_us = max((self._sign_us or 0) - self.clock.elapsed_us, 0)
         self.clock.elapsed_us += tail_us
-        tail_us += self._open_us
+        tail_us += self._open_us + self._pass_claims(has_clock=True)
         tail_us -= self._spend_claims(tail_us)
         self._give("restart" if self._state in (JobState.BROKEN, JobState.ENDED) else "unknown", tail_us)
         self._close(self.clock.elapsed_us)
@@ -124,7 +124,7 @@ class Book:
             if happening.kind == "init" or (reached if happening.iteration is None else happening.iteration) >= reached:
                 self._note_sign(happening)
                 return
-        own_us = us_of(happening.took_s or 0.0)
+        own_us, claims_us = us_of(happening.took_s or 0.0), self._pass_claims(has_clock=True)
         passed_us = self.clock.advance(happening, own_us, counts_alone=False)
         name: LedgerClass = "load" if happening.kind in ("init", "load") else "restart"
         if self._state is JobState.STARTING and not self._starts_anew(happening):
@@ -132,7 +132,7 @@ class Book:
         else:
             own_us = min(own_us, passed_us)
             if self.attempts:
-                self._leave(happening, passed_us - own_us)
+                self._leave(happening, claims_us + passed_us - own_us)
             self._begin(happening, own_us, name)
         if happening.gpus is not None:
             self._now.gpus = happening.gpus
@@ -193,7 +193,7 @@ class Book:
             self._give("restart", alive_us if anew else passed_us)
             self._give("idle", passed_us - alive_us if anew else 0)
         else:
-            self._give("idle", passed_us)
+            self._give("idle", self._open_us + passed_us)
         entry.end_us = max(entry.end_us, self.clock.elapsed_us - passed_us + alive_us)
 
     def _begin(self, happening: Happening, own_us: int, name: LedgerClass) -> None:
@@ -294,10 +294,13 @@ class Book:
         self._leapt.clear()
         if self._state is JobState.BROKEN:
             self._call_off()
+        claims_us = self._pass_claims(
+            has_clock=happening.time_s is not None, in_timer_us=expected_us - round((self._pace_us or 0.0) * steps)
+        )
         passed_us = self.clock.advance(
             happening, expected_us, counts_alone=True, least_us=max(least_us - self._paused_us, 0)
         )
-        whole_us = self._open_us + passed_us
+        whole_us = self._open_us + claims_us + passed_us
         if self._claimed_us or self._evaluated_us:
             whole_us -= self._spend_claims(whole_us)
         surplus_us = whole_us - expected_us
@@ -436,8 +439,8 @@ class Book:
         """Give the time up to first iterations a class; how much is theirs, as their line or the pace says."""
         took_us = (self._pace_us or 0.0) if happening.took_s is None else happening.took_s * US
         own_us = round(took_us * happening.steps)
-        passed_us = self.clock.advance(happening, own_us, counts_alone=True)
-        passed_us += self._open_us
+        passed_us = self._open_us + self._pass_claims(has_clock=True)
+        passed_us += self.clock.advance(happening, own_us, counts_alone=True)
         passed_us -= self._spend_claims(passed_us)
         own_us = min(own_us, passed_us)
         self._give(name, passed_us - own_us)
@@ -581,6 +584,23 @@ class Book:
             self._open_us += spent_us
         entry.progress_us = entry.end_us = self.clock.elapsed_us
 
+    def _pass_claims(self, *, has_clock: bool, in_timer_us: int = 0) -> int:
+        """Let the time of checkpoints and evaluations pass that neither a clock nor a timer of iterations has in it.
+
+        Args:
+            has_clock: what comes next has one, or is none of the iterations: it passes only if nothing had one before.
+            in_timer_us: what the timer of the next iterations says beyond the pace. If that is half of theirs or more,
+                the timer ran on (Megatron's, before 2024).
+
+        Returns:
+            How much has passed.
+        """
+        claims_us = self._claimed_us + self._evaluated_us
+        if (has_clock and self.clock.begin_s is not None) or 2 * in_timer_us >= claims_us:
+            return 0
+        self.clock.elapsed_us += claims_us
+        return claims_us
+
     def _spend_claims(self, within_us: int) -> int:
         """Give checkpoints and evaluations without a clock their time; how much of so much that is."""
         saved_us = min(self._claimed_us, within_us)
@@ -616,7 +636,8 @@ class Book:
 
     def _take_end(self, happening: Happening) -> None:
         """A failure, somebody who notices, or a clean end."""
-        passed_us = self.clock.advance(happening, 0, counts_alone=False)
+        passed_us = self._pass_claims(has_clock=True)
+        passed_us += self.clock.advance(happening, 0, counts_alone=False)
         if not self.attempts:
             self._begin(happening, 0, "restart")
         entry = self._now

@@ -319,12 +319,45 @@ def test_a_checkpoint_without_a_clock_is_one_though_the_job_fails_after_it(kind:
     assert found == {"useful": 40.0, "checkpoint": 30.0, "idle" if kind == "start" else "detection": 10.0}
 
 
+@pytest.mark.parametrize("kind", ["evaluation", "save"])
+@pytest.mark.parametrize("timer_runs_on", [False, True])
+def test_without_a_clock_pauses_pass_beside_timers_that_stand_still_for_them(
+    kind: HappeningKind, timer_runs_on: bool
+) -> None:
+    """NeMo's bars leave validations out, Megatron's timers before 2024 had them in."""
+    told = [happening("iteration", None, iteration=number, took_s=5.0, steps=10) for number in range(10, 101, 10)]
+    after = happening("iteration", None, iteration=110, took_s=11.0 if timer_runs_on else 5.0, steps=10)
+    found = ledger_of([*told, happening(kind, None, iteration=100, took_s=60.0), after], gpus=1)
+    pause: dict[LedgerClass, float] = {"checkpoint": 60.0} if kind == "save" else {}
+    assert seconds(found) == {"useful": 610.0 - sum(pause.values()), **pause}
+
+
+@pytest.mark.parametrize("ending", [None, "end", "failure", "start", "iteration"])
+def test_without_a_clock_the_last_pause_is_not_lost(ending: HappeningKind | None) -> None:
+    """Whatever comes after it: the log's end, an error, another attempt, or iterations that were done before."""
+    told = [happening("iteration", None, iteration=number, took_s=5.0) for number in range(1, 101)]
+    told.append(happening("save", None, iteration=100, took_s=60.0))
+    numbers = range(90, 100) if ending == "iteration" else [None] if ending else []
+    told += [happening(ending, None, iteration=number, took_s=5.0 if number else None) for number in numbers]
+    found = seconds(ledger_of(told, gpus=1))
+    assert found["checkpoint"] == 60.0 and sum(found.values()) == 560.0 + 5.0 * (ending == "iteration") * 10
+
+
 def test_an_end_that_another_clock_has_told_too_early_is_the_end_all_the_same() -> None:
     """Slurm has whole seconds: the last iteration is said half a second after it."""
     script = Script().then(0, "start", gpus=1).iterations(1, 10, took_s=2.0).then(1.5, "end")
     found = script.then(0.5, "iteration", iteration=11, took_s=2.0).ledger()
     assert seconds(found) == {"useful": 22.0}
     assert [one.ended for one in found.attempts] == ["clean"]
+
+
+def test_what_a_line_after_the_end_leaves_open_is_idle_and_not_lost() -> None:
+    """Its clock is a moment behind its timer, which the next line would settle: the next one is another start."""
+    script = Script().then(0, "start", gpus=1).iterations(1, 10, took_s=2.0).then(1.5, "end")
+    script.then(0.55, "iteration", iteration=11, took_s=2.0).then(10, "start").iterations(12, 12, took_s=2.0)
+    found = script.ledger()
+    assert seconds(found) == {"useful": 24.0, "idle": 10.05}
+    assert found.time.total_gpu_s == pytest.approx(found.span_s)
 
 
 def test_gpus_are_those_of_the_attempt_and_between_attempts_of_the_one_before() -> None:

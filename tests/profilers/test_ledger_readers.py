@@ -729,6 +729,14 @@ def test_stamps_with_a_zone_are_of_it() -> None:
     assert len({clock.of(line) for line in same}) == 1
 
 
+def test_numbers_behind_a_stamp_are_no_zone_and_no_day_has_a_25th_hour() -> None:
+    """`-2024 items`, or the end of a range of times."""
+    whole = LineClock().of(b"2025-01-01 10:00:00 work")
+    for line in (b"2025-01-01 10:00:00 -2024 items", b"2025-01-01 10:00:00-11:00:00 work"):
+        assert LineClock().of(line) == whole
+    assert LineClock().of(b"2025-01-01 25:00:00 work") is None
+
+
 def test_a_zone_that_is_none_is_refused() -> None:
     """With the option's name."""
     with pytest.raises(InvalidInputError, match="no time zone is named Europe/Bonn"):

@@ -92,7 +92,7 @@ def read_variables(variables: Mapping[str, str], collected: Collected, file: str
 
 def _script(text: str, collected: Collected, file: str, line: int = 1) -> None:
     """Note what a script says, and what it sources: a name is looked for from its folder, then from this one."""
-    done: set[Path] = set()
+    done = {Path(file).resolve()}  # what sources itself, or what has sourced it, is read once
 
     def sourced(name: str) -> tuple[str, str] | None:
         for path in (Path(file).parent / name, Path(name)):

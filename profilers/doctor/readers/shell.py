@@ -30,7 +30,8 @@ _SAYS = frozenset({"echo", "printf", "read", "unset"})
 _IS_SCRIPT = re.compile(r"^#SBATCH|\A#!.*sh\b", re.MULTILINE)
 _OF_AN_INSTALLATION = re.compile(r"activate$|conda|/etc/|bashrc|profile|modules?\.sh|lmod|hpcx|setvars", re.IGNORECASE)
 _MOST_NESTED = 8
-_MOST_REPLACED = 20_000  # of a script's variables, in all: a script may double a text in every line
+_MOST_REPLACED = 1 << 19  # characters put in for variables, in all: a script may double a text in every line
+_COST = 16  # characters: what a replacement takes beside them
 # What Slurm tells a job of its own header.
 _SLURM_SAYS = {
     "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -151,7 +152,7 @@ class ShellReader:
                 self._command(command, depth + 1)
         elif not _OF_AN_INSTALLATION.search(path):
             self._collected.unread(
-                self._told("source", word.saying(path)), "unknown", "the file is not here: give it, too"
+                self._told("source", word.saying(path)), "unknown", "no such text file is here: give it, too"
             )
 
     def _set(self, name: str, value: Word, is_more: bool) -> None:
@@ -159,8 +160,9 @@ class ShellReader:
         before = self._variables.get(name, ())
 
         def own(found: re.Match[str]) -> str:
-            is_own = (found[1] or found[2]) == name
-            return "".join(word.text for word in before) or found[3] or found[0] if is_own else found[0]
+            if (found[1] or found[2]) != name or not self._may_replace(before):
+                return found[0]
+            return "".join(word.text for word in before) or found[3] or found[0]
 
         bare = value.text.lstrip(' \t\n"')  # an array's words have their quotes
         first = _VARIABLE.match(bare)
@@ -188,7 +190,7 @@ class ShellReader:
             name = whole[1] or whole[2]
             self._followed.add(name)
             values = self._variables.get(name, (word.saying(whole[3]),) if whole[3] is not None else None)
-            if values is None or not self._may_replace():
+            if values is None or not self._may_replace(values):
                 yield word
                 return
             for value in values:
@@ -198,15 +200,15 @@ class ShellReader:
         else:
             yield word if re.search(r"\s", word.text) else word.saying(self._replaced(word.text))
 
-    def _may_replace(self) -> bool:
-        self._replaced_count += 1
+    def _may_replace(self, values: tuple[Word, ...]) -> bool:
+        self._replaced_count += sum(_COST + len(word.text) for word in values)
         return self._replaced_count <= _MOST_REPLACED
 
     def _replaced(self, text: str) -> str:
         def value(found: re.Match[str]) -> str:
             name = found[1] or found[2]
             self._followed.add(name)
-            if name not in self._variables or not self._may_replace():
+            if name not in self._variables or not self._may_replace(self._variables[name]):
                 return found[3] or found[0]
             return "".join(word.text for word in self._variables[name])
 

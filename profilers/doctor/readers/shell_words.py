@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_PARENTHESIS = re.compile(r"[()]")
 _ENDS_A_WORD = frozenset(" \t\r\n;&|()")
 
 
@@ -122,8 +123,8 @@ class _Lexer:
     def _parenthesis(self) -> int:
         """Where the parenthesis that opens here, or behind a `$`, closes."""
         depth = 0
-        for found in re.finditer(r"[()]", self._text[self._at :]):
+        for found in _PARENTHESIS.finditer(self._text, self._at):
             depth += 1 if found[0] == "(" else -1
             if depth == 0:
-                return self._at + found.start()
+                return found.start()
         return len(self._text)

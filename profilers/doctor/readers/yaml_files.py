@@ -43,14 +43,14 @@ def read_yaml(text: str, collected: Collected, file: str, read_script: ScriptRea
     """
     import yaml
 
-    before = collected.count
+    before = collected.found_count
     try:
         for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
             if document is not None:
                 _Walk(collected, file, read_script).walk(document)
     except (yaml.YAMLError, RecursionError) as error:
         raise invalid_yaml(error, file) from error
-    if collected.count == before:
+    if collected.found_count == before:
         raise InvalidInputError(
             "no setting in it is known",
             where=file,

@@ -13,6 +13,7 @@ _DYNAMIC = "pytorch/pytorch torch/distributed/elastic/rendezvous/dynamic_rendezv
 _NVRX = "https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/configuration.html"
 _NVRX_API = "https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/integration/heartbeats.html"
 _STANDALONE = "pytorch/pytorch torch/distributed/run.py (2.13), config_from_args: standalone, “localhost:0”"
+_OWN_ADDRESSES = ("localhost", "127.", "[::1]")
 DYNAMIC = frozenset({"c10d", "etcd-v2"})
 MUCH_LATER = 10.0
 
@@ -197,9 +198,12 @@ def slurm_kills_elastic(job: JobSettings) -> Iterator[Broken]:
 )
 def standalone_of_several(job: JobSettings) -> Iterator[Broken]:
     """--standalone is given to a launcher of several nodes: each meets itself alone, whatever address is given."""
-    several = job.max_nodes if job.max_nodes.is_set and job.max_nodes.value not in (None, 1) else None
-    named = next((one for one in (job.endpoint, job.master_address, several) if one is not None and one.is_set), None)
-    if job.standalone.value and named is not None:
+    if not job.standalone.value or (job.max_nodes.is_set and job.max_nodes.value == 1):
+        return
+    several = job.max_nodes if job.max_nodes.value is not None else None
+    elsewhere = [one for one in (job.endpoint, job.master_address) if not one.told.text.startswith(_OWN_ADDRESSES)]
+    named = next((one for one in (*elsewhere, several) if one is not None and one.is_set), None)
+    if named is not None:
         yield broken("with --standalone each node meets at its own localhost, and waits there", job.standalone, named)
 
 

@@ -9,7 +9,8 @@ from ....schemas.errors import InvalidInputError
 
 # ISO 8601 and what Python's logging makes of it; with a zone where a container's log puts one.
 _STAMP = re.compile(
-    rb"(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:[0-5]\d):([0-5]\d|60)(?:[.,](\d{1,9}))?\s?(Z\b|UTC\b|[+-]\d\d:?\d\d\b)?"
+    rb"(\d{4}[-/]\d\d[-/]\d\d[T ](?:[01]\d|2[0-3]):[0-5]\d):([0-5]\d|60)(?:[.,](\d{1,9}))?\s?"
+    rb"(Z\b|UTC\b|[+-](?:0\d|1[0-4]):?[0-5]\d\b(?!:))?"  # no zone is further off than 14 hours
 )
 # glog's, as torch and torchrun write it: `[E1206 18:44:12.715298746 …`, or `[E321 02:07:08.…` for the 21st of March.
 _GLOG = re.compile(rb"[IWEF](\d{1,2})(\d\d) (\d\d):([0-5]\d):([0-5]\d)\.(\d{1,9})\b")

@@ -53,7 +53,9 @@ def read_kubernetes_events(path: str, count: LogCount) -> list[Happening]:
     with opened(path) as stream:
         if (start := stream.peek(64).lstrip()[:1]) != b"{":
             raise InvalidInputError(
-                "these events say only how long ago they were, and not when" if start else "the file is empty",
+                "these events are no JSON: as a table they say only how long ago they were"
+                if start
+                else "the file is empty",
                 where=source,
                 fix="kubectl get events -o json",
             )

@@ -1,6 +1,7 @@
 """Settings are read where they stand, with their lines, and what is not read is told."""
 
 import gzip
+import os
 import shlex
 from pathlib import Path
 
@@ -146,6 +147,18 @@ def test_a_file_that_a_script_sources_is_read_in_its_place(tmp_path: Path) -> No
     assert [(one.kind, one.setting.text) for one in found.unread] == [("unknown", "$HOME/more.sh")]
 
 
+def test_what_a_script_sources_and_what_is_no_text_file_does_no_harm(tmp_path: Path) -> None:
+    """Two files that source each other are read once each; pipes, devices, folders and bytes are named, not read."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "bytes").write_bytes(bytes(range(256)))
+    (tmp_path / "env.sh").write_text("source job.sh\n")
+    odd = ["pipe", "/dev/zero", "bytes", "."]
+    (tmp_path / "job.sh").write_text("\n".join(["#!/bin/bash", "source env.sh", *(f"source {one}" for one in odd)]))
+    found = rtk.doctor([str(tmp_path / "job.sh")])
+    assert [one.setting.text for one in found.unread] == odd
+    assert all("no such text file" in one.why for one in found.unread)
+
+
 @pytest.mark.parametrize(
     ("script", "gpus"),
     [
@@ -230,6 +243,13 @@ def test_a_variable_may_be_its_own_value_or_a_default() -> None:
     assert job_of(script=own).ib_timeout.value == 31
     assert job_of(script=f"NCCL_IB_TIMEOUT=18\n{own}").ib_timeout.value == 18
     assert not job_of(script="export NCCL_IB_TIMEOUT=$NCCL_IB_TIMEOUT\n").ib_timeout.is_set
+
+
+@pytest.mark.parametrize("more", ['"$A $A"', '"a$A$A"', "$A$A"])
+def test_a_variable_that_doubles_itself_is_read(more: str) -> None:
+    """What is put in for variables has a bound: 40 lines would else be a million million words."""
+    job = job_of(script="\n".join(["A='x xxxxx'", *[f"A={more}"] * 40, "torchrun $A --max-restarts 3"]))
+    assert job.max_restarts.value == 3
 
 
 @pytest.mark.parametrize("more", ["$A{0}$A{0}$A{0}$A{0}", '"$A{0} $A{0} $A{0}"'])
@@ -364,6 +384,27 @@ def test_configurations_in_yaml(yaml: str, timeout_s: float, gpus: int | None) -
     """Of LLaMA-Factory, of accelerate, of Megatron's tests, and of a compose file."""
     job = job_of(yaml=yaml)
     assert (job.collective_timeout_s.value, job.gpu_count, job.unread) == (timeout_s, gpus, ())
+
+
+def test_a_manifest_that_says_only_what_nobody_reads_is_read() -> None:
+    """That is a finding, and no error."""
+    job = job_of(yaml="env: [{name: NCCL_TIMEOUT, value: 1800}]\n")
+    assert [(one.kind, one.setting.name) for one in job.unread] == [("ignored", "NCCL_TIMEOUT")]
+
+
+def test_an_interval_is_no_second_value_of_whether_to_save() -> None:
+    """`save_strategy: no` beside an interval is one finding: that nothing is saved."""
+    found = findings_of(job_of(yaml="save_strategy: 'no'\nsave_steps: 500\n"))
+    assert [one.rule for one in found] == ["interval-without-checkpoints"]
+
+
+def test_letters_that_no_file_can_hold_are_told_all_the_same() -> None:
+    """Variables of a process may be any bytes, and YAML has halves of letters: both can be written."""
+    job = job_of(yaml='ddp_timeout: "\\ud800"\n')
+    found = rtk.doctor(variables={"NCCL_IB_TIMEOUT": "\udcff", "TORCH_NCCL_X": "\udcff"})
+    for one in (*job.unread, *found.unread):
+        assert one.setting.text.encode().isascii() and one.why.encode()
+    assert len(job.unread) == 1 and len(found.unread) == 2
 
 
 @pytest.mark.parametrize(

@@ -345,3 +345,16 @@ def test_dumps_are_made_by_default_and_nobody_has_asked_for_them() -> None:
     job = job_of("TORCH_FR_BUFFER_SIZE=0\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1")
     assert (job.dumps.value, job.dumps.told.text) == (True, "1")
     assert not [one for one in findings_of(job) if one.rule.startswith("dump-")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun --standalone --nnodes=1 --nproc-per-node 8 --master_addr $HOST train.py",
+        "torchrun --standalone --nproc-per-node 8 --rdzv-endpoint=localhost:29500 train.py",
+        "torchrun --standalone --master-addr 127.0.0.1 train.py",
+    ],
+)
+def test_a_single_node_may_stand_alone_and_say_where(line: str) -> None:
+    """What is said of an address is unread there, and does no harm."""
+    assert findings_of(job_of(lines=[line])) == ()
