@@ -113,7 +113,9 @@ class _Texts(dict[bytes, int]):
         self._known = known
 
     def __missing__(self, raw: bytes) -> int:
-        text = json.loads(raw)
+        from pydantic_core import from_json
+
+        text = from_json(raw)
         if not isinstance(text, str) or not text:
             raise ValueError("no name")
         self[raw] = found = self._known[text]

@@ -4,6 +4,7 @@ import ast
 import re
 import runpy
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,6 +86,14 @@ def test_the_links_between_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             if target != "CHANGELOG.md":
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_tables_have_rows() -> None:
+    """No page waits for figures that somebody meant to fill in."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        lines = page.read_text().splitlines()
+        for line, following in pairwise([*lines, ""]):
+            assert not re.fullmatch(r"\|[-:|]+\|", line) or following.startswith("|"), f"{page.name}: {following}"
 
 
 @pytest.mark.parametrize("degree", [1, 2])

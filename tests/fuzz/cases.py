@@ -103,11 +103,18 @@ def fuzz(groups: Sequence[str], numbers: Sequence[int], seed: int, keep: Path | 
     return tally
 
 
+def chosen(targets: Sequence[Target], number: int) -> tuple[Target, Command]:
+    """What is damaged, and what reads it: in turn, so that few cases leave out no file, and hardly a command."""
+    turn, place = divmod(number, len(targets))
+    commands = targets[place].commands
+    return targets[place], commands[turn % len(commands)]
+
+
 def _tell(tally: CaseTally, folder: Path, targets: Sequence[Target], number: int, seed: int, keep: Path | None) -> None:
     """Run one case, and add it up."""
     chance = random.Random(f"{seed} {number}")
-    target = chance.choice(targets)
-    path, command = folder / target.file, chance.choice(target.commands)
+    target, command = chosen(targets, number)
+    path = folder / target.file
     whole = path.read_bytes()
     damaged = mutated(whole, target.form, chance)
     if chance.random() < 0.08:

@@ -25,8 +25,13 @@ if __name__ != "worker":
 PATIENCE_S = 60.0  # as `--patience` of `rtk run`
 
 
-def single_process(plan: Plan, training: TrainingConfig, iterations: int) -> list[float]:
-    """The losses of all micro-batches one after the other through the whole model, then AdamW."""
+def single_process(
+    plan: Plan, training: TrainingConfig, iterations: int, spoil: Callable[[int, Any], None] = lambda *_: None
+) -> list[float]:
+    """The losses of all micro-batches one after the other through the whole model, then AdamW.
+
+    What spoils gradients is called with each iteration and its layers, before they are used.
+    """
     import torch
 
     model, corpus = Training.of(training).load(plan)
@@ -42,6 +47,7 @@ def single_process(plan: Plan, training: TrainingConfig, iterations: int) -> lis
             loss.backward()  # type: ignore[no-untyped-call]
             parts.append(loss.item())
         losses.append(sum(parts))
+        spoil(iteration, whole)
         if training.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(whole.parameters(), training.clip_norm)
         optimizer.step()

@@ -146,7 +146,7 @@ def test_a_link_that_is_cut_is_left_for_another_network_and_then_for_a_detour() 
         assert job.result().exit_code == 0
     assert [one["event"] for one in job.said if one["event"] in ("failure", "broken_link")] == ["broken_link"] * 2
     losses = job.losses()
-    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-4)
+    assert losses == pytest.approx(single_process(plan, TRAINING, len(losses)), abs=1e-5)
 
 
 if __name__ == "worker":

@@ -27,11 +27,13 @@ from .processes import ProcessJob, single_process  # noqa: E402
 
 HEARTBEAT_S = 2.0
 MODEL = Path(__file__).parent / "small_model.py"
-# Of a learning rate that is low: rounding, which differs with who executes what, grows in AdamW by a factor of 1e3 in a
-# hundred iterations of 1e-3, with and without faults. Paced, or what is waited for would be spent on iterations.
-TRAINING = TrainingConfig(f"{MODEL}:layers", (), 1e-4, 1, 16, threads=1, paced=True, seed=0)
+# So small a model learns little of each gradient: at 1e-4 one micro-batch too many hardly shows in its losses. Paced,
+# or what is waited for would be spent on iterations.
+TRAINING = TrainingConfig(f"{MODEL}:layers", (), 3e-3, 1, 16, threads=1, paced=True, seed=0)
 CLIP_NORM = 0.5  # of some gradients, and of others not: the first two, for a start
-CLIPPING = replace(TRAINING, clip_norm=CLIP_NORM)
+# Of hundreds of iterations, in which rounding, which differs with who executes what, may grow in AdamW: by a factor of
+# 1e2 at 1e-3, with and without faults. At this rate it does not, and what is wrong has time to show.
+CLIPPING = replace(TRAINING, learning_rate=3e-4, clip_norm=CLIP_NORM)
 FOREVER = 1_000_000
 
 
@@ -94,6 +96,20 @@ def unwatched(plan: Plan, how: JobConfig, training: TrainingConfig = TRAINING) -
     """A job that does not look for what is slow: on a busy machine something is now and then, and an epoch that begins
     for it would be in the tests' way."""
     return ProcessJob(plan, how, training, is_watchful=False)
+
+
+@pytest.mark.parametrize(("training", "iterations"), [(TRAINING, 12), (CLIPPING, 40)], ids=["short", "long"])
+def test_one_micro_batch_too_many_at_one_stage_would_be_seen(training: TrainingConfig, iterations: int) -> None:
+    """What jobs are compared with below tells it by ten times what they may differ by."""
+
+    def count_one_of_four_twice(iteration: int, layers: Any) -> None:
+        if iteration == 4:
+            for parameter in layers[2:5].parameters():
+                parameter.grad *= 1.25
+
+    right = single_process(plan_of(3, 2), training, iterations)
+    wrong = single_process(plan_of(3, 2), training, iterations, count_one_of_four_twice)
+    assert max(abs(one - other) for one, other in zip(right, wrong, strict=True)) > 1e-5
 
 
 @pytest.fixture(scope="module")

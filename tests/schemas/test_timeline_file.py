@@ -66,6 +66,7 @@ def written(tree: Any) -> bytes:
         lambda span: span.update(more=1),
         lambda span: span.update(op=""),
         lambda span: span.update(op=7),
+        lambda span: span.update(op="\ud800"),  # half a character: nothing could write it
         lambda span: span.update(start_s=-1.0),
         lambda span: span.update(start_s=9.0, end_s=8.0),
         lambda span: span.update(end_s=float("nan")),
