@@ -338,7 +338,7 @@ class Oobleck:
         return self._standing(tuple(tuple(islice(coming, size)) for size in sizes), microbatches)
 
     def _anew(self, nodes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The fastest pipelines of so many nodes: their sizes and their micro-batches; the policy rtk chooses others."""
+        """The fastest pipelines of so many nodes, their sizes and micro-batches; the policy rtk chooses others."""
         return self._weighing.anew(nodes)
 
     def _usable(self, nodes: int) -> int:
