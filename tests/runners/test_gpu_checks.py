@@ -63,5 +63,5 @@ def test_a_check_that_fails_says_why(bench: "Bench", monkeypatch: pytest.MonkeyP
 def test_configurations_are_of_known_models(tmp_path: Path) -> None:
     """Embedding, blocks, head; the estimate reads what transformers reads."""
     large = gpu.Bench("cpu", False, tmp_path)
-    for name, layers in (("gpt2-medium", 26), ("llama-1b", 18)):
+    for name, layers in (("gpt3-medium", 26), ("llama-1b", 18)):
         assert len(profile_analytic(large.models[name], gpu="h100-sxm").layers) == layers
