@@ -57,7 +57,7 @@ def test_the_tour_begins_with_the_files_and_goes_through_all_commands() -> None:
 
 
 def test_the_tour_uses_every_example() -> None:
-    """No file lies in examples/ that no line of the tour names, but torchft's loop, which tests/cli/test_torchft_loop.py
+    """No file lies in examples/ that no line of the tour names, but torchft's loop, which test_torchft_loop.py
     runs with a coordinator and three replicas; its README names all."""
     told = "\n".join(line.text for line in lines(TOUR))
     readme = (ROOT / "examples" / "README.md").read_text()
