@@ -193,3 +193,34 @@ def test_no_class_name_stands_for_two_classes() -> None:
         for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE):
             places.setdefault(name, []).append(_name(path))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_private_method_is_cut_off() -> None:
+    """Each is asked for in its own file, or in one of a class above or below its own: what a subclass overrides and its
+    base no longer calls is dead, and nothing else tells."""
+    texts = {path: path.read_text() for path in SOURCES}
+    classes = {
+        node.name: (path, node)
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def lineage(name: str) -> set[str]:
+        """A class of ours and those that it is derived from."""
+        if name not in classes:
+            return set()
+        bases = (ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in classes[name][1].bases)
+        return {name}.union(*(lineage(base) for base in bases if base != name))
+
+    above = {name: lineage(name) for name in classes}
+    cut_off = []
+    for name, (_, node) in classes.items():
+        related = above[name] | {other for other in classes if name in above[other]}
+        where = {classes[one][0] for one in related}
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and re.fullmatch(r"_[a-z]\w*[a-z]", method.name):
+                asked = re.compile(rf"(?<!def )\b{method.name}\b")
+                if not any(asked.search(texts[path]) for path in where):
+                    cut_off.append(f"{name}.{method.name}")
+    assert cut_off == []
