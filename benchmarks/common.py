@@ -11,6 +11,7 @@ from typing import Any
 from rtk import __version__
 from rtk.schemas.documents import canonical_json
 from rtk.schemas.files import write_bytes
+from rtk.schemas.gpus import gpu_of_device
 
 
 def machine() -> dict[str, Any]:
@@ -26,6 +27,18 @@ def machine() -> dict[str, Any]:
             **{name: version(name) for name in ("numba", "numpy", "torch") if find_spec(name)},
         },
     }
+
+
+def gpu_here(device: str) -> str:
+    """What the first GPU of this machine is called in our table (schemas/gpus.py); "cpu" where the device is one."""
+    if device == "cpu":
+        return "cpu"
+    import torch
+
+    name = torch.cuda.get_device_name(0)
+    if (found := gpu_of_device(name)) is None:
+        raise SystemExit(f"error: nothing is known of {name}; add it to schemas/gpus.py")
+    return found
 
 
 def in_turns(sides: Mapping[str, Callable[[], float]], rounds: int, repeats: int) -> dict[str, list[list[float]]]:

@@ -38,8 +38,7 @@ import torch
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 from torch.profiler import ProfilerActivity, record_function
 
-from rtk.benchmarks.common import write_result
-from rtk.benchmarks.gpu_names import known_name
+from rtk.benchmarks.common import gpu_here, write_result
 from rtk.benchmarks.profile_memory import Configuration, compare
 from rtk.bubbling import bubble
 from rtk.planners.pipeline import plan_pipeline
@@ -97,7 +96,7 @@ class Bench:
         self.folder = folder
         self.count = torch.cuda.device_count() if device == "cuda" else 0
         self.device = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
-        self.gpu = known_name(self.device)
+        self.gpu = gpu_here(device)
         self.dtype: DataType = "fp32" if self.device.type == "cpu" else "bf16"
         # Samples of a micro-batch, tokens of a sample: so many that a GPU computes for longer than its host launches.
         self.sizes = (1, 32) if small else (8, 1024)

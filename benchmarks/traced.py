@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rtk.benchmarks.common import write_result
-from rtk.benchmarks.gpu_names import known_name
+from rtk.benchmarks.common import gpu_here, write_result
 from rtk.calibrating import read_calibration
 from rtk.profilers.analytic.estimate import profile_analytic
 from rtk.profilers.models.gpt import gpt_layers, language_model_loss
@@ -119,7 +118,7 @@ def measured(device: torch.device, rounds: int, folder: Path) -> list[float]:
 def compared(device: torch.device, rounds: int, folder: Path) -> dict[str, Any]:
     """Ratios of all cases, and what was learned."""
     times_s = measured(device, rounds, folder)
-    gpu = known_name(device)
+    gpu = gpu_here(device.type)
     dtype = "bf16" if device.type == "cuda" else "fp32"
     settings = folder / "run.yaml"
     traced = TRACED[device.type]

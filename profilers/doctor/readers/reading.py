@@ -95,17 +95,13 @@ def _script(text: str, collected: Collected, file: str, line: int = 1) -> None:
     done = {Path(file).resolve()}  # what sources itself, or what has sourced it, is read once
 
     def sourced(name: str) -> tuple[str, str] | None:
+        """Where a sourced script lies, and its text, empty where it was read already; None: it is not here."""
         for path in (Path(file).parent / name, Path(name)):
             try:
                 place = path.resolve()
                 text = "" if place in done else _text_of(str(path)) if path.is_file() else None  # a pipe would wait
-            except (
-                OSError,
-                ValueError,
-                RuntimeError,
-                InvalidInputError,
-            ):  # a loop of links, a name that is none, no text
-                continue
+            except (OSError, ValueError, RuntimeError, InvalidInputError):
+                continue  # a loop of links, a name that is none, no text
             if text is not None:
                 done.add(place)
                 return str(path), text
